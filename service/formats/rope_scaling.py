@@ -37,7 +37,7 @@ class RopeScaling:
         """Returns the scaling in words: "yarn, factor 40"."""
         return f"{self.kind}, factor {self.number('factor', 1.0):g}"
 
-    def has(self, **numbers: float) -> bool:
-        """Returns True where the scaling has these numbers, which are a framework's defaults. A
+    def has_numbers(self, **numbers: float) -> bool:
+        """Returns True where the scaling has these numbers. Pass the defaults of a framework: a
         number that the scaling leaves out counts as equal."""
         return all(self.number(name, value) == value for name, value in numbers.items())

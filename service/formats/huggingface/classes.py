@@ -22,6 +22,7 @@ def class_defaults(model_type: str) -> Mapping[str, object]:
     if model_type in remote["defaults"]:
         of_type: Mapping[str, object] = remote["defaults"][model_type]
         return of_type
+    # `like` names the class in transformers whose defaults a class beside weights has too.
     defaults = data("classes")["defaults"].get(remote["like"].get(model_type, model_type), {})
     ambiguous = remote["ambiguous"].get(model_type, ())
     unambiguous = {key: value for key, value in defaults.items() if key not in ambiguous}

@@ -18,7 +18,7 @@ _SYNONYMS = (
     ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers"),
     ("num_key_value_heads", "num_attention_groups"),
 )
-"""Keys that mean the same; which a family has changed from one release of its code to the next."""
+"""Keys that mean the same. Families have changed from one to another between releases."""
 _OTHER_NAMES = {key: names for names in _SYNONYMS for key in names}
 _MAX_SHOWN_CHARACTERS = 80
 _MAX_SHOWN_INTEGER = 2**63  # longer ones are slow to write in decimals
@@ -26,8 +26,9 @@ _MAX_SHOWN_INTEGER = 2**63  # longer ones are slow to write in decimals
 
 @dataclass(frozen=True)
 class Config:
-    """One JSON object of a config. A key that is not written has its value in `absent`. One that is
-    null, or in neither, has the value of `default`; where an access gives none, it is required."""
+    """One JSON object of a config. A key that is not written takes its value from `absent`. A key
+    that is null, or in neither, takes the `default` of the method that reads it; without a default
+    the key is required."""
 
     values: Mapping[str, object]
     model_type: str
@@ -35,7 +36,7 @@ class Config:
     name: str = ""
     """The name of the architecture."""
     path: str = ""
-    """Leads from the whole config to this object, with a dot at its end."""
+    """The keys from the whole config to this object, with a dot at the end: "text_config."."""
     respelled: Mapping[str, str] = field(default_factory=dict)
     """From a common key to the one that this family uses."""
 
@@ -55,8 +56,8 @@ class Config:
         return f"{self.path}{self.key(key)}"
 
     def get(self, key: str) -> object:
-        """Returns the value of the key, or its default where it is not written; None where it
-        has neither."""
+        """Returns the value of the key, or that in `absent` where it is not written; None where
+        it has neither."""
         name = self._name_in(self.values, key)
         return self._default(key) if name is None else self.values[name]
 
@@ -106,10 +107,10 @@ class Config:
         return 0 if self.null(key) else self.count(key, most=most)
 
     def flag(self, key: str, *, default: bool | None = None) -> bool:
-        """Returns the key's value, which must be true or false. A null counts as missing, for
-        which the default is taken. Raises Invalid without one."""
-        of_class = self._default(key)
-        value = self._value(key, default if of_class is None else of_class)
+        """Returns the key's value, which must be true or false. A key that is missing or null
+        takes the value in `absent`, or else `default`. Raises Invalid without either."""
+        absent = self._default(key)
+        value = self._value(key, default if absent is None else absent)
         if not isinstance(value, bool):
             raise self.invalid(key, "must be true or false")
         return value
@@ -118,7 +119,8 @@ class Config:
         return _word(self.where(key), self._value(key, default))
 
     def words(self, key: str, length: int) -> list[str]:
-        """Returns a list of `length` strings; empty where the key is absent."""
+        """Returns a list of `length` strings; empty where the key is absent. Raises Invalid for
+        another length."""
         return [_word(where, value) for where, value in self._items(key, length)]
 
     def switches(self, key: str, length: int) -> list[bool]:
@@ -167,8 +169,8 @@ class Config:
         return value
 
     def refuse(self, key: str, missing: str, value: bool = True) -> None:
-        """Raises Unsupported where the key has this value, because the cost model does not cover
-        what it adds to the model; `missing` names that."""
+        """Raises Unsupported where the key has this value, because it adds something to the model
+        that the cost model does not cover. `missing` names what that is."""
         if self.flag(key, default=not value) is value:
             raise Unsupported(self.where(key), value, missing)
 
@@ -185,7 +187,7 @@ class Config:
 
     def _value(self, key: str, default: object = None) -> object:
         """Returns the value of the key, or `default` where it is absent or null. Raises Invalid
-        where that is None."""
+        where both are None."""
         value = self.get(key)
         if value is not None:
             return value

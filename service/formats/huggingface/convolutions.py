@@ -51,21 +51,21 @@ def lfm2_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def lfm2_moe_kinds(cfg: Config) -> Callable[[int], str]:
-    """Raises Invalid: the kinds of layers must be in layer_types, since the family has no rule
-    for them."""
+    """Raises Invalid. It is called where a config has no layer_types, and this family has no rule
+    for the kinds of layers."""
     raise cfg.missing("layer_types")
 
 
 def lfm3_kinds(cfg: Config) -> Callable[[int], str]:
-    """Returns a function from the index of a layer to its kind. Every second layer has
-    attention, in turn over the whole sequence and over a window."""
+    """Returns a function from the index of a layer to its kind. From the third on, every second
+    layer has attention, in turn over the whole sequence and over a window."""
     turn = (SLIDING, CONVOLUTION, FULL, CONVOLUTION)
     return lambda index: turn[index % 4] if index else CONVOLUTION
 
 
 def _lfm3_layer(part: LayerPart) -> LayerPart:
-    """Returns a reader of layers like `part`, which adds norms behind the mixer and the network
-    where the config asks for them."""
+    """Returns a reader of the layers that `part` reads, with norms behind the mixer and the
+    network too where the config asks for them."""
 
     def read(cfg: Config) -> Layer:
         return replace(part(cfg), num_norms=4 if cfg.flag("use_sandwich_norm") else 2)

@@ -98,8 +98,8 @@ def mpt(cfg: Config) -> Config:
     inner = cfg.inner("attn_config")
     inner.refuse("alibi", "the learned positions of MPT without ALiBi", value=False)
     inner.refuse("qk_ln", "norms over all queries and keys")
-    kv_heads = 1 if inner.word("attn_type", "multihead_attention") == "multiquery_attention" else 0
-    kv_heads = inner.size("kv_n_heads", kv_heads or cfg.size("num_attention_heads"))
+    is_multi_query = inner.word("attn_type", "multihead_attention") == "multiquery_attention"
+    kv_heads = inner.size("kv_n_heads", 1 if is_multi_query else cfg.size("num_attention_heads"))
     width = cfg.size("hidden_size") * cfg.size("expansion_ratio", most=64)
     cfg = cfg.with_value("num_key_value_heads", kv_heads)
     return cfg.with_value("intermediate_size", width)

@@ -10,13 +10,9 @@ from service.formats.model_details import ModelDetails
 from service.formats.rope_scaling import RopeScaling
 
 _NORM_EPSILONS = (
-    "rms_norm_eps",
-    "layer_norm_epsilon",
-    "layer_norm_eps",
-    "layernorm_epsilon",
-    "norm_epsilon",
+    "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "layernorm_epsilon", "norm_epsilon",
     "norm_eps",
-)
+)  # fmt: skip
 """The keys that families have for the number that norms add to the variance."""
 _CONTEXT_LENGTHS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len")
 _ACTIVATIONS = ("mlp_hidden_act", "hidden_activation", "hidden_act", "activation_function")

@@ -62,8 +62,9 @@ def _value(field: str, entry: Any) -> Any:
 
 
 def _part(entry: Any) -> Any:
-    """Returns the function of this name, or the result of calling it with arguments:
-    heads(qk_norm=True) of ["heads", {"qk_norm": true}]. Other entries are returned as they are."""
+    """Returns the function that a text names, or the result of the call that a list describes:
+    heads(qk_norm=True) for ["heads", {"qk_norm": true}]. Other entries, and texts that name no
+    function, such as keys of a config, are returned as they are."""
     if isinstance(entry, str):
         return _FUNCTIONS.get(entry, entry)
     if not isinstance(entry, list):

@@ -83,7 +83,7 @@ class Family:
     """Embeddings of positions beyond that number."""
     has_positions: Callable[[Config], bool] = lambda cfg: True
     described: tuple[str, ...] = ()
-    """Keys for which configs of other families are refused, and which this family has."""
+    """Keys of features that other families do not have, for which their configs are refused."""
 
     def read(self, cfg: Config) -> Architecture:
         """Returns the architecture of a config. Raises Invalid for impossible values, and
@@ -133,8 +133,8 @@ class Family:
     def _num_norms(
         self, norms: Norms, attention: Attention | None, feed_forward: Mlp | Moe | None
     ) -> int:
-        """Returns the number of norms of a layer; a layer with only one of attention and network
-        has one."""
+        """Returns the number of norms of a layer. A layer that has only attention, or only a
+        network, has one, and experts may have one more (`experts_normed`)."""
         num = norms.num if attention and feed_forward else 1
         return num + (self.experts_normed and isinstance(feed_forward, Moe))
 
@@ -148,12 +148,12 @@ class Family:
 
 @dataclass(frozen=True, kw_only=True)
 class Hybrid(Family):
-    """A family whose layers are of the kinds of `mixers`. Its `kinds` say which is of which, and
-    its `attention` means nothing."""
+    """A family whose layers have one of several mixers. `kinds` says which layer is of which kind,
+    `mixers` has the reader of each kind, and `attention` is not used."""
 
     mixers: Mapping[str, LayerPart]
     one_block: bool = False
-    """A layer has a mixer or a network, and `mixers` has both."""
+    """A layer has a mixer or a feed-forward network, not both; `mixers` has the readers of both."""
 
     def layers(self, cfg: Config, norms: Norms) -> list[Layer]:
         """Returns the layers of the model, each read by the mixer of its kind. With `one_block`

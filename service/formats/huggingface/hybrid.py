@@ -29,14 +29,14 @@ _SPARSELY_POOLED, _HEAVILY_POOLED = "compressed_sparse_attention", "heavily_comp
 
 
 def _untied(cfg: Config) -> Config:
-    """Returns the config with a head of its own, which some families' code makes whatever the
-    config says."""
+    """Returns the config with embeddings and head untied, since some families' code never ties
+    them, whatever the config says."""
     return cfg.with_value("tie_word_embeddings", False)
 
 
 def olmo_kinds(cfg: Config) -> Callable[[int], str]:
-    """Returns a function from the index of a layer to its kind. Every fourth has attention; of
-    fewer than four, the last."""
+    """Returns a function from the index of a layer to its kind. Every fourth layer has attention;
+    in a model of fewer layers the last has it."""
     return attention_every(min(4, num_layers(cfg)))(cfg)
 
 
@@ -81,7 +81,7 @@ def falcon_h1_width(cfg: Config) -> int:
 
 
 def granite_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Returns a test whether the layer of an index has experts: all have them, or none."""
+    """Returns a test of whether the layer at an index has experts: all have them, or none."""
     has_experts = cfg.count("num_local_experts") > 0
     return lambda index: has_experts
 
@@ -90,9 +90,9 @@ def has_rotary_positions(cfg: Config) -> bool:
     return cfg.get("position_embedding_type") == "rope"
 
 
-def leaves_them_to_recurrences(cfg: Config) -> bool:
-    """Returns False: attention of these families has no positions, and recurrences order the
-    tokens."""
+def never_has_positions(cfg: Config) -> bool:
+    """Returns False, for `has_positions`: these families' attention has no positions, because
+    their recurrences order the tokens."""
     return False
 
 
@@ -100,9 +100,10 @@ _LETTERS = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
 
 
 def nemotron_h(cfg: Config) -> Config:
-    """Returns the config with the kinds of its layers as a list, and with their number, which
-    newer files give by that list alone. The model's code ignores `mamba_proj_bias`. A module of
-    multi-token prediction, which has attention too, counts as a layer like the last."""
+    """Returns the config with the kinds of its layers as a list, and with the number of layers,
+    which newer files imply by that list. The model's code uses `use_bias` in place of
+    `mamba_proj_bias`. A module of multi-token prediction is counted like the last layer, although
+    it has attention besides."""
     key = "layer_types" if cfg.get("layer_types") is not None else "hybrid_override_pattern"
     kinds = cfg.get(key)
     if isinstance(kinds, (str, list)) and not cfg.is_written("num_hidden_layers"):
@@ -171,7 +172,7 @@ def kimi_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def kimi_heads(cfg: Config, kind: str) -> Attention:
-    """Returns latent attention, with an output gate where the config switches it on."""
+    """Returns latent attention, with a gate of the output where the config switches it on."""
     attention = latent(cfg, kind)
     return (
         replace(attention, output_gate="element") if cfg.flag("mla_use_output_gate") else attention
@@ -179,8 +180,8 @@ def kimi_heads(cfg: Config, kind: str) -> Attention:
 
 
 def kimi_layer(part: LayerPart) -> LayerPart:
-    """Returns a reader of layers like `part`, with attention residuals where the config has
-    them."""
+    """Returns a reader of the layers that `part` reads, with attention residuals where the config
+    has them."""
 
     def read(cfg: Config) -> Layer:
         has_residuals = cfg.size_or_none("attn_res_block_size") is not None
@@ -190,7 +191,8 @@ def kimi_layer(part: LayerPart) -> LayerPart:
 
 
 def kimi_experts(cfg: Config) -> Moe:
-    """Returns the experts of a layer, which may read a latent of the token, with a norm."""
+    """Returns the experts of a layer. Where the config has a `routed_expert_hidden_size`, they
+    read a latent of the token of that size, which may have a norm."""
     part = experts(shared="n_shared_experts", selection_bias=True)
     return replace(
         part(cfg),
@@ -200,7 +202,8 @@ def kimi_experts(cfg: Config) -> Moe:
 
 
 def bailing(cfg: Config) -> Config:
-    """Returns the config with the sizes of delta attention, whose heads are those of attention."""
+    """Returns the config with the sizes of delta attention, which has as many heads, of the same
+    size, as attention."""
     cfg = cfg.with_value("linear_head_dim", cfg.size("head_dim"))
     cfg = cfg.with_value("linear_num_heads", cfg.size("num_attention_heads"))
     cfg = cfg.with_value("linear_conv_kernel_dim", cfg.size("short_conv_kernel_size"))
@@ -212,9 +215,9 @@ def bailing_heads(cfg: Config, kind: str) -> Attention:
 
 
 def _glm_index_kinds(cfg: Config) -> Callable[[int], str]:
-    """Returns a function from the index of a layer to its kind: with an indexer of its own, or
-    with the keys that an earlier layer chose. The config has these as a list, as letters F and
-    S, or as a period and an offset (GLM-5.1)."""
+    """Returns a function from the index of a layer to its kind: it has an indexer of its own, or
+    uses the keys that an earlier layer's indexer chose. The config states the kinds as a list, as
+    letters F and S, or as a period and an offset (GLM-5.1)."""
     stated = cfg.words("indexer_types", num_layers(cfg)) or _letters_of_indexers(cfg)
     if stated:
         if stated[0] != "full" or not set(stated) <= {"full", _SHARED_INDEX}:
@@ -223,6 +226,7 @@ def _glm_index_kinds(cfg: Config) -> Callable[[int], str]:
         return lambda index: INDEXED if stated[index] == "full" else _SHARED_INDEX
     period = cfg.size("index_topk_freq", 1)
     offset = cfg.count("index_skip_topk_offset", 2)
+    # Layers up to number `offset` have indexers; of those behind, each `period`-th has one.
     return lambda index: _SHARED_INDEX if max(index - offset + 1, 0) % period else INDEXED
 
 
@@ -239,8 +243,8 @@ def _letters_of_indexers(cfg: Config) -> list[str]:
 
 
 def glm_kinds(cfg: Config) -> Callable[[int], str]:
-    """Returns a function from the index of a layer to its kind. All layers attend to keys that
-    an indexer chooses, which `layer_types` may repeat."""
+    """Returns a function from the index of a layer to its kind. Layers attend to keys that an
+    indexer chooses, unless `layer_types` states another kind."""
     stated = stated_or(all_of(INDEXED))(cfg)
     kind_of = _glm_index_kinds(cfg)
     return lambda index: kind_of(index) if stated(index) == INDEXED else stated(index)
@@ -250,9 +254,9 @@ _POOLING_OF_RATIO = {0: SLIDING, 4: _SPARSELY_POOLED, 128: _HEAVILY_POOLED}
 
 
 def deepseek_v4(cfg: Config) -> Config:
-    """Returns the config with lists cut to the model's layers, since they may go on with those
-    of multi-token prediction, and with the rates at which keys are pooled. Experts that a hash
-    of the token chooses count as routed ones, which cost as much."""
+    """Returns the config with lists cut to the model's layers, and with the rates at which keys
+    are pooled. The lists may go on with layers of multi-token prediction. Experts that a hash of
+    the token chooses count as routed experts, whose cost is the same."""
     count = num_layers(cfg)
     for key in ("layer_types", "compress_ratios"):
         value = cfg.get(key)
@@ -270,8 +274,9 @@ def deepseek_v4(cfg: Config) -> Config:
 
 
 def deepseek_v4_kinds(cfg: Config) -> Callable[[int], str]:
-    """Returns a function from the index of a layer to how it pools keys, by the rates in
-    `compress_ratios`. Without these the first two layers and then every second one pool heavily."""
+    """Returns a function from the index of a layer to its kind, which says how it pools keys.
+    The rates are in `compress_ratios`; without that key the first two layers and then every
+    second one pool heavily."""
     ratios = cfg.get("compress_ratios")
     if ratios is None:
         return lambda index: _SPARSELY_POOLED if index > 1 and index % 2 else _HEAVILY_POOLED

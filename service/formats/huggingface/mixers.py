@@ -22,7 +22,7 @@ from service.formats.huggingface.parts import AttentionPart, MlpPart, MoePart, S
 from service.formats.huggingface.patterns import FULL, SLIDING
 
 LayerPart: TypeAlias = Callable[[Config], Layer]
-"""Returns a layer of one kind. It has no feed-forward network, unless it is nothing but one."""
+"""Reads a layer of one kind, which has a mixer, or a feed-forward network, but not both."""
 RecurrencePart: TypeAlias = Callable[[Config], Recurrence]
 
 
@@ -58,9 +58,9 @@ def side_by_side(attention: AttentionPart, recurrence: RecurrencePart) -> LayerP
 
 
 def delta_net(cfg: Config) -> DeltaNet:
-    """Returns the gated delta net of Qwen3-Next. Missing numbers of heads are those of
-    attention, a missing key size is three quarters of an attention head's, and a missing value
-    size is twice the key's (OLMo Hybrid)."""
+    """Returns the gated delta net of Qwen3-Next. Where the config leaves out numbers of heads,
+    they are those of attention. A missing key dim is three quarters of an attention head's, and a
+    missing value dim is twice the key's (OLMo Hybrid)."""
     num_heads = cfg.size_or_none("linear_num_value_heads") or cfg.size("num_attention_heads")
     key_heads = cfg.size_or_none("linear_num_key_heads") or cfg.size("num_attention_heads")
     key_dim = cfg.size_or_none("linear_key_head_dim")
@@ -96,16 +96,16 @@ def kimi_delta_attention(*, full_rank_decay: bool, full_rank_gate: Switch) -> Re
 
 
 def lightning_attention(part: AttentionPart) -> RecurrencePart:
-    """Returns a reader of recurrences with the heads of the attention `part`, each with keys of
-    its own."""
+    """Returns a reader of recurrences with as many heads, of the same sizes, as the attention that
+    `part` reads. Each head has keys of its own."""
 
     def read(cfg: Config) -> LightningAttention:
-        like = part(cfg, FULL)
+        attention = part(cfg, FULL)
         return LightningAttention(
-            num_heads=like.num_attention_heads,
-            num_key_heads=like.num_attention_heads,
-            key_head_dim=like.head_dim,
-            value_head_dim=like.v_head_dim,
+            num_heads=attention.num_attention_heads,
+            num_key_heads=attention.num_attention_heads,
+            key_head_dim=attention.head_dim,
+            value_head_dim=attention.v_head_dim,
         )
 
     return read
@@ -128,7 +128,7 @@ def mamba2(*, norm: Switch = True, width: Callable[[Config], int] | None = None)
             num_heads=num_heads,
             num_key_heads=_dividing(cfg, "mamba_n_groups", cfg.size("mamba_n_groups"), num_heads),
             key_head_dim=cfg.size("mamba_d_state"),
-            value_head_dim=_share(cfg, width(cfg), num_heads)
+            value_head_dim=_mamba_head_dim(cfg, width(cfg), num_heads)
             if width
             else cfg.size("mamba_d_head"),
             conv_kernel=cfg.size("mamba_d_conv"),
@@ -145,9 +145,9 @@ def expanded(cfg: Config) -> int:
     return cfg.size("mamba_expand", most=64) * cfg.size("hidden_size")
 
 
-def _share(cfg: Config, elements: int, num_heads: int) -> int:
-    """Returns the elements of one head. Raises Invalid where heads do not divide `elements`, or
-    where `mamba_d_head` is another number."""
+def _mamba_head_dim(cfg: Config, elements: int, num_heads: int) -> int:
+    """Returns the elements of one head, given those of all heads. Raises Invalid where the heads
+    do not divide `elements`, or where `mamba_d_head` is another number than the quotient."""
     if elements % num_heads:
         raise cfg.invalid("mamba_n_heads", f"must divide the {elements} elements of all heads")
     head_dim = cfg.get("mamba_d_head")
@@ -157,7 +157,7 @@ def _share(cfg: Config, elements: int, num_heads: int) -> int:
 
 
 def _dividing(cfg: Config, key: str, parts: int, num_heads: int) -> int:
-    """Returns `parts`. Raises Invalid, at the key, where it does not divide the heads."""
+    """Returns `parts`, the value of `key`. Raises Invalid where it does not divide the heads."""
     if num_heads % parts:
         raise cfg.invalid(key, f"must divide {num_heads} heads")
     return parts
@@ -203,10 +203,10 @@ def chosen_blocks(part: AttentionPart) -> LayerPart:
     return read
 
 
-def pooled_keys(rate: str | None = None, *, indexed: bool = False) -> LayerPart:
-    """Returns a reader of layers with the attention of DeepSeek-V4 (§2.3): to a window and,
-    where `rate` is given, to keys pooled at the rate under that key. With `indexed` an indexer
-    chooses among pooled keys, and pools overlap."""
+def pooled_keys(rate_key: str | None = None, *, indexed: bool = False) -> LayerPart:
+    """Returns a reader of layers with the attention of DeepSeek-V4 (§2.3). They attend to a
+    window, and with a `rate_key` also to pooled keys; under that key the config has the number of
+    keys in a pool. With `indexed` an indexer chooses among the pooled keys, and pools overlap."""
 
     def read(cfg: Config) -> Layer:
         num_heads = cfg.size("num_attention_heads")
@@ -228,7 +228,7 @@ def pooled_keys(rate: str | None = None, *, indexed: bool = False) -> LayerPart:
             sinks=True,
             o_groups=_dividing(cfg, "o_groups", cfg.size("o_groups"), num_heads),
             o_lora_rank=cfg.size("o_lora_rank"),
-            compression=Compression(rate=cfg.size(rate), overlap=indexed) if rate else None,
+            compression=Compression(rate=cfg.size(rate_key), overlap=indexed) if rate_key else None,
             indexer=indexer if indexed else None,
         )
         return Layer(attention=attention, residual_streams=cfg.size("hc_mult"))

@@ -21,8 +21,8 @@ from service.formats.huggingface.patterns import (
 
 
 def dbrx(cfg: Config) -> Config:
-    """Returns the config with its key-value heads, which are in the object of attention. That
-    object's tie_word_embeddings means nothing."""
+    """Returns the config with its key-value heads, which files have in the object `attn_config`.
+    That object's tie_word_embeddings has no effect in the model's code, and is not read."""
     kv_heads = cfg.inner("attn_config").size("kv_n_heads")
     return cfg.with_value("num_key_value_heads", kv_heads)
 
@@ -49,7 +49,7 @@ def llama4_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def llama4_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Returns a test whether the layer of an index has experts: those that `moe_layers` lists,
+    """Returns a test of whether the layer at an index has experts: those that `moe_layers` lists,
     or else every interleave_moe_layer_step-th."""
     if cfg.get("moe_layers") is not None:
         chosen = cfg.indices("moe_layers", num_layers(cfg))
@@ -59,7 +59,7 @@ def llama4_sparse(cfg: Config) -> Callable[[int], bool]:
 
 
 def ernie_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Returns a test whether the layer of an index has experts: every moe_layer_interval-th from
+    """Returns a test of whether the layer at an index has experts: every moe_layer_interval-th from
     moe_layer_start_index to moe_layer_end_index, of which -1 is the last layer."""
     last = num_layers(cfg) - 1
     end = last
@@ -107,15 +107,14 @@ def flint_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def flint_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Returns a test whether the layer of an index has experts: all but those in
+    """Returns a test of whether the layer at an index has experts: all but those in
     `mlp_only_layers`, which are the first two by default."""
     return qwen_sparse(cfg.assuming(mlp_only_layers=[0, 1]))
 
 
 def cohere2_kinds(cfg: Config) -> Callable[[int], str]:
-    """Returns a function from the index of a layer to its kind. The first
-    `first_k_dense_replace` layers have a period of full attention of their own; the others are
-    counted from behind them."""
+    """Returns a function from the index of a layer to its kind. Full attention has one period in
+    the first `first_k_dense_replace` layers, and another one, which starts anew, behind them."""
     dense = cfg.count("first_k_dense_replace", 0)
     of_dense = full_every(1, "prefix_dense_sliding_window_pattern")(cfg)
     of_others = full_every(4, "sliding_window_pattern")(cfg)
@@ -124,21 +123,21 @@ def cohere2_kinds(cfg: Config) -> Callable[[int], str]:
 
 def longcat_flash(cfg: Config) -> Config:
     """Returns the config with twice the layers. A layer of this model has attention and a dense
-    MLP twice, and experts beside all but the first attention. It is read as two layers, with the
-    experts beside the first MLP as beside a shared expert."""
+    MLP twice; its experts run beside all that follows the first attention. It is read as two
+    layers. The first has the experts, and its dense MLP counts as their shared expert."""
     return cfg.with_value("num_hidden_layers", 2 * cfg.size("num_layers", most=MAX_LAYERS // 2))
 
 
 def longcat_flash_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Returns a test whether the layer of an index has experts. Each original layer is read as
+    """Returns a test of whether the layer at an index has experts. Each original layer is read as
     two, and the first of these has its experts."""
     return lambda index: index % 2 == 0
 
 
 def longcat_flash_experts(cfg: Config) -> Moe:
-    """Returns the experts of a layer. Some compute nothing, and a token counts as going to the
-    share of its experts that do if all are chosen equally often, to which the model is balanced
-    (arXiv 2509.01322 §2.1)."""
+    """Returns the experts of a layer. Zero experts among them compute nothing. The experts of a
+    token count without its zero experts, whose average number follows because training balances
+    the model so that all are chosen equally often (arXiv 2509.01322 §2.1)."""
     zero_experts = cfg.count("zero_expert_num")
     part = experts(
         count="n_routed_experts",

@@ -33,8 +33,8 @@ def heads(
     gate_per_head: bool = False,
 ) -> AttentionPart:
     """Returns a reader of multi-head or grouped-query attention. `bias` is that of queries, keys
-    and values, and of the output too unless `output_bias` is given. A text as a switch is the
-    key that has it."""
+    and values, and of the output too unless `output_bias` is given. A switch that is a text names
+    the key of the config that has its value."""
 
     gate: Literal["element", "head"] = "head" if gate_per_head else "element"
 
@@ -58,9 +58,9 @@ def heads(
 
 
 def head_counts(cfg: Config) -> tuple[int, int, int]:
-    """Returns the number of heads, the number of key-value heads, and the elements of a head.
-    Without key-value heads there are as many as heads; without elements the heads divide the
-    hidden size."""
+    """Returns the number of heads, the number of key-value heads, and the elements of a head. By
+    default there are as many key-value heads as heads, and the heads divide the hidden size.
+    Raises Invalid where key-value heads do not divide heads."""
     num_heads = cfg.size("num_attention_heads")
     kv_heads = cfg.size_or_none("num_key_value_heads") or num_heads
     if num_heads % kv_heads:
@@ -141,9 +141,9 @@ def experts(
 ) -> MoePart:
     """Returns a reader of routed experts, by the keys that the family has for them.
 
-    The shared expert has the width under the key `shared_width`, or is `shared` times as wide as
-    a routed one, which is a number or the key that has it. `bias` is that of the router and of
-    every expert.
+    The shared expert has the width under the key `shared_width`, or else is `shared` times as wide
+    as a routed one. `shared` is a number, or the key that has it. `bias` is that of the router and
+    of every expert.
     """
 
     def read(cfg: Config) -> Moe:

@@ -18,17 +18,13 @@ CHUNKED = "chunked_attention"
 _WINDOW_KEYS = {SLIDING: "sliding_window", CHUNKED: "attention_chunk_size"}
 LINEAR, INDEXED = "linear_attention", "indexed_attention"
 DENSE, SPARSE = "dense", "sparse"
-_RENAMED = {
-    "mamba": LINEAR,
-    "attention": FULL,
-    "deepseek_sparse_attention": INDEXED,
-}
+_RENAMED = {"mamba": LINEAR, "attention": FULL, "deepseek_sparse_attention": INDEXED}
 """Kinds of layers by their names in files from before transformers 5.20."""
 
 Kinds: TypeAlias = Callable[[Config], Callable[[int], str]]
 """The kind of attention of each layer by its index."""
 Sparse: TypeAlias = Callable[[Config], Callable[[int], bool]]
-"""Returns a test whether the layer with this index has experts."""
+"""Returns a test of whether the layer with this index has experts."""
 
 
 def num_layers(cfg: Config) -> int:
@@ -191,7 +187,7 @@ def sparse_after_first(cfg: Config) -> Callable[[int], bool]:
 
 
 def deepseek_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Returns a test whether the layer of an index has experts: layers from
+    """Returns a test of whether the layer at an index has experts: layers from
     `first_k_dense_replace` on, at the period in `moe_layer_freq` or where it lists 1."""
     first = cfg.count("first_k_dense_replace")
     if isinstance(cfg.get("moe_layer_freq"), list):
@@ -203,7 +199,7 @@ def deepseek_sparse(cfg: Config) -> Callable[[int], bool]:
 
 
 def qwen_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Returns a test whether the layer of an index has experts: the last of every
+    """Returns a test of whether the layer at an index has experts: the last of every
     `decoder_sparse_step` layers, unless `mlp_only_layers` lists it."""
     dense = cfg.indices("mlp_only_layers", num_layers(cfg))
     step = cfg.size("decoder_sparse_step", 1)

@@ -136,7 +136,7 @@ def step(cfg: Config) -> Config:
 
 
 def step_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Returns a test whether the layer of an index has experts: those in `moe_layers_enum`,
+    """Returns a test of whether the layer at an index has experts: those in `moe_layers_enum`,
     which is a list or numbers between commas; without it, layers from the fourth on."""
     key = "moe_layers_enum"
     if cfg.get(key) is None:

@@ -105,8 +105,8 @@ def is_quantized(config: Mapping[str, object]) -> bool:
 
 
 def _tower_key(config: Mapping[str, object]) -> str | None:
-    """Returns the key of the object that has the language model of a multimodal one; None where
-    the config is that of a language model."""
+    """Returns the key under which a multimodal config has its language model; None where the
+    config is itself a language model's, or has no such key."""
     if config.get("model_type") in FAMILIES:
         return None
     return next((key for key in _TEXT_TOWERS if config.get(key) is not None), None)
@@ -119,8 +119,8 @@ def text_tower(config: Mapping[str, object]) -> Config:
 
 
 def _text_tower_at(config: Mapping[str, object], path: str) -> Config:
-    """Returns the config of the language model inside of an object; `path` leads to that object,
-    as "thinker_config."."""
+    """Returns the config of the language model inside of an object. `path` has the keys that lead
+    to that object, with a dot at the end: "thinker_config."."""
     model_type = _model_type(config, path)
     if model_type in FAMILIES:
         absent = class_defaults(model_type) if path else defaults_without_sizes(model_type)
@@ -134,12 +134,13 @@ def _text_tower_at(config: Mapping[str, object], path: str) -> Config:
         text_fields = {name: value for name, value in config.items() if name != "vision_config"}
         return _text_tower_at({**text_fields, "model_type": text_type}, path)
     key = key or _TEXT_TOWERS[0]
-    outer = Config(config, model_type, path=path)
-    tower = dict(outer.inner(key).values)
+    whole = Config(config, model_type, path=path)
+    tower = dict(whole.inner(key).values)
     if text_type and tower.get("model_type") is None:
         tower["model_type"] = text_type
-    if outer.get("tie_word_embeddings") is not None:
-        tower["tie_word_embeddings"] = outer.flag("tie_word_embeddings")
+    # The whole model's key overrides that of the tower.
+    if whole.get("tie_word_embeddings") is not None:
+        tower["tie_word_embeddings"] = whole.flag("tie_word_embeddings")
     return _text_tower_at(tower, f"{path}{key}.")
 
 

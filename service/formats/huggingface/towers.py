@@ -28,8 +28,8 @@ class Tower:
     def encoder(
         self, tokens_per_sequence: int, tokens_per_image: int | None, **trained: bool
     ) -> Encoder:
-        """Returns the encoder for a workload. Without `tokens_per_image` an image has the size
-        that this model's images always have, or else all image tokens of a sequence."""
+        """Returns the encoder for a workload. An image has `tokens_per_image` tokens, or else as
+        many as all images of this model have, or else all image tokens of a sequence."""
         return Encoder(
             hidden_size=self.hidden_size,
             layers=self.layers,
@@ -70,8 +70,10 @@ def equal_layers(
     num_norms: int = 2,
     **attention: Any,
 ) -> tuple[Layer, ...]:
-    """Returns the layers of an encoder, all equal. With `bias` every matrix has one;
-    `attention_bias` overrides that for queries, keys and values. RMS norms (`rms`) have no bias."""
+    """Returns the layers of an encoder, all equal. `heads` and `depth` are the keys of the numbers
+    of heads and layers. With `bias` every matrix has a bias; `attention_bias` overrides that for
+    queries, keys and values. RMS norms (`rms`) have no bias. `attention` has other fields of
+    Attention."""
     hidden = hidden or vision.size("hidden_size")
     num_heads = vision.size(heads)
     shape = {
@@ -98,7 +100,7 @@ def equal_layers(
 
 
 def projector_of(*sizes: int, bias: bool = True, norm: int = 0) -> Projector:
-    """Returns a projector of matrices in sequence, `sizes` being the widths between them, and of
-    a norm with `norm` parameters."""
+    """Returns a projector of matrices in sequence and a norm. `sizes` are the widths before,
+    between and behind the matrices, and `norm` is the number of the norm's parameters."""
     matrices = tuple(zip(sizes, sizes[1:], strict=False))
     return Projector(matrices=matrices, vectors=norm + (sum(sizes[1:]) if bias else 0))

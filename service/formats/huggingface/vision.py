@@ -31,19 +31,21 @@ model."""
 def is_known(config: Mapping[str, object]) -> bool:
     """Returns True where the config has an image encoder of a supported family."""
     model_type = str(config.get("model_type"))
-    if model_type not in _READERS:
-        return False
+    if model_type not in _DEFAULT_CLASSES:
+        return model_type in _READERS
+    # The reader of these families depends on the class of the encoder inside.
     vision = config.get("vision_config")
-    if model_type not in _NESTED or not isinstance(vision, Mapping):
-        return model_type not in _NESTED
-    return str(vision.get("model_type") or _NESTED[model_type]) in data("vision_classes")["classes"]
+    if not isinstance(vision, Mapping):
+        return False
+    kind = str(vision.get("model_type") or _DEFAULT_CLASSES[model_type])
+    return kind in data("vision_classes")["classes"]
 
 
 def read(config: Mapping[str, object], text_hidden_size: int) -> Tower:
     """Returns the image encoder that a config describes, with its projector. Raises Unsupported
     for an unknown family, and Invalid without a vision_config."""
-    outer = Config(config, str(config.get("model_type")))
-    reader = _READERS.get(outer.model_type)
+    whole = Config(config, str(config.get("model_type")))
+    reader = _READERS.get(whole.model_type)
     if reader is not None and config.get("vision_config") is None:
         rule = "is required for an encoder: give it beside the rest, or leave encoder out"
         raise Invalid("vision_config", None, rule)
@@ -51,17 +53,17 @@ def read(config: Mapping[str, object], text_hidden_size: int) -> Tower:
         known = ", ".join(sorted(_READERS))
         missing = f"the encoder of this family; those of {known} are read"
         raise Unsupported("model_type", shown(config.get("model_type")), missing)
-    vision = outer.inner("vision_config")
-    if outer.model_type not in _NESTED:
-        defaults = data("vision_classes")["families"][outer.model_type]
-        return reader(outer, vision.assuming(**defaults), text_hidden_size)
-    kind = str(vision.get("model_type") or _NESTED[outer.model_type])
+    vision = whole.inner("vision_config")
+    if whole.model_type not in _DEFAULT_CLASSES:
+        defaults = data("vision_classes")["families"][whole.model_type]
+        return reader(whole, vision.assuming(**defaults), text_hidden_size)
+    kind = str(vision.get("model_type") or _DEFAULT_CLASSES[whole.model_type])
     classes = data("vision_classes")["classes"]
     if kind not in classes:
         rule = f"this encoder; those of {', '.join(classes)} are read"
         raise Unsupported(vision.where("model_type"), kind, rule)
     vision = Config(vision.values, kind, path=vision.path).assuming(**classes[kind])
-    return reader(outer, vision, text_hidden_size)
+    return reader(whole, vision, text_hidden_size)
 
 
 def _patch_elements(vision: Config) -> int:
@@ -93,10 +95,9 @@ def _qwen(
     )
 
 
-def _qwen2_vl(outer: Config, vision: Config, text: int) -> Tower:
+def _qwen2_vl(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the encoder of Qwen2-VL."""
-    # Here hidden_size is the width that is handed to the language model, and not that of the
-    # encoder. So neither `outer` nor `text` is needed, which every reader is given (Read).
+    # In this family hidden_size is the language model's, and embed_dim is the encoder's.
     hidden = vision.size("embed_dim")
     width = int(hidden * vision.number("mlp_ratio"))
     layers = equal_layers(vision, hidden=hidden, width=width, heads="num_heads", depth="depth")
@@ -105,7 +106,7 @@ def _qwen2_vl(outer: Config, vision: Config, text: int) -> Tower:
     return _qwen(vision, layers, hidden=hidden, output=output, norm=2 * hidden)
 
 
-def _qwen2_5_vl(outer: Config, vision: Config, text: int) -> Tower:
+def _qwen2_5_vl(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the encoder of Qwen2.5-VL. Its attention is within windows of `window_size`
     pixels, except in a few layers."""
     hidden = vision.size("hidden_size")
@@ -121,7 +122,7 @@ def _qwen2_5_vl(outer: Config, vision: Config, text: int) -> Tower:
     return _qwen(vision, layers, hidden=hidden, output=output, norm=hidden)
 
 
-def _qwen3_5(outer: Config, vision: Config, text: int) -> Tower:
+def _qwen3_5(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the encoder of Qwen3.5, with learned positions."""
     hidden = vision.size("hidden_size")
     return _qwen(
@@ -135,10 +136,10 @@ def _qwen3_5(outer: Config, vision: Config, text: int) -> Tower:
     )
 
 
-def _qwen3_vl(outer: Config, vision: Config, text: int) -> Tower:
+def _qwen3_vl(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the encoder of Qwen3-VL. The outputs of some inner layers are projected beside the
     last one's (DeepStack)."""
-    plain = _qwen3_5(outer, vision, text)
+    plain = _qwen3_5(whole, vision, text_hidden)
     taps = len(vision.indices("deepstack_visual_indexes", len(plain.layers)))
     last = plain.projector
     merged = plain.patches_per_token * plain.hidden_size
@@ -150,15 +151,15 @@ def _qwen3_vl(outer: Config, vision: Config, text: int) -> Tower:
     return replace(plain, projector=projector)
 
 
-def _gemma3(outer: Config, vision: Config, text: int) -> Tower:
+def _gemma3(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns a SigLIP encoder whose patches are averaged to a fixed number of tokens for each
     image."""
     hidden = vision.size("hidden_size")
-    tokens = outer.size("mm_tokens_per_image", 256)
+    tokens = whole.size("mm_tokens_per_image", 256)
     return _siglip(
         vision,
         merged=patches_of(vision) // tokens,
-        projector=projector_of(hidden, text, bias=False, norm=hidden),
+        projector=projector_of(hidden, text_hidden, bias=False, norm=hidden),
         tokens=tokens,
     )
 
@@ -183,8 +184,8 @@ def _siglip(vision: Config, merged: int, projector: Projector, tokens: int | Non
     )
 
 
-def _gemma4(outer: Config, vision: Config, text: int) -> Tower:
-    """Returns the encoder of Gemma 4. `text` is the hidden size of the language model."""
+def _gemma4(whole: Config, vision: Config, text_hidden: int) -> Tower:
+    """Returns the encoder of Gemma 4. `text_hidden` is the hidden size of the language model."""
     hidden = vision.size("hidden_size")
     head_dim = vision.size("head_dim")
     return Tower(
@@ -203,14 +204,14 @@ def _gemma4(outer: Config, vision: Config, text: int) -> Tower:
         patches_per_token=vision.size("pooling_kernel_size") ** 2,
         patch_elements=3 * side_of(vision, "patch_size") ** 2,
         other_parameters=2 * vision.size("position_embedding_size") * hidden,
-        projector=projector_of(hidden, text, bias=False),
-        tokens_per_image=outer.size_or_none("vision_soft_tokens_per_image")
-        if outer.is_written("vision_soft_tokens_per_image")
+        projector=projector_of(hidden, text_hidden, bias=False),
+        tokens_per_image=whole.size_or_none("vision_soft_tokens_per_image")
+        if whole.is_written("vision_soft_tokens_per_image")
         else None,
     )
 
 
-def _llama4(outer: Config, vision: Config, text: int) -> Tower:
+def _llama4(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the encoder of Llama 4. Its attention is within a tile of `image_size`, whose
     patches are merged by a pixel shuffle."""
     hidden = vision.size("hidden_size")
@@ -226,25 +227,27 @@ def _llama4(outer: Config, vision: Config, text: int) -> Tower:
         patch_elements=_patch_elements(vision),
         # The class token, positions, and two norms with biases.
         other_parameters=hidden + positions + 4 * hidden,
-        projector=Projector(matrices=(*adapter, (vision.size("vision_output_dim"), text))),
+        projector=Projector(matrices=(*adapter, (vision.size("vision_output_dim"), text_hidden))),
         tokens_per_image=patches_of(vision) // merged,
     )
 
 
-def _kimi(outer: Config, vision: Config, text: int) -> Tower:
+def _kimi(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the encoder MoonViT, whose keys differ between the files beside the weights and
     transformers."""
     vision = vision.respell(_KIMI_KEYS)
     hidden, (tall, wide) = vision.size("hidden_size"), _pair(vision, "merge_kernel_size")
     positions = vision.size("pos_emb_height") * vision.size("pos_emb_width") * hidden
-    normed = outer.size("projection_hidden_size", vision.size("mm_hidden_size", hidden))
+    normed = whole.size("projection_hidden_size", vision.size("mm_hidden_size", hidden))
     return Tower(
         hidden_size=hidden,
         layers=equal_layers(vision),
         patches_per_token=tall * wide,
         patch_elements=3 * side_of(vision, "patch_size") ** 2,
         other_parameters=hidden + positions + 2 * hidden,
-        projector=projector_of(tall * wide * hidden, tall * wide * hidden, text, norm=2 * normed),
+        projector=projector_of(
+            tall * wide * hidden, tall * wide * hidden, text_hidden, norm=2 * normed
+        ),
     )
 
 
@@ -267,11 +270,11 @@ def _pair(cfg: Config, key: str) -> tuple[int, int]:
     return tall, wide
 
 
-def _internvl(outer: Config, vision: Config, text: int) -> Tower:
-    """Returns the encoder of InternVL. `text` is the hidden size of the language model."""
-    outer = outer.assuming(downsample_ratio=0.5)
+def _internvl(whole: Config, vision: Config, text_hidden: int) -> Tower:
+    """Returns the encoder of InternVL. `text_hidden` is the hidden size of the language model."""
+    whole = whole.assuming(downsample_ratio=0.5)
     hidden = vision.size("hidden_size")
-    merged = round(outer.number("downsample_ratio") ** -2)
+    merged = round(whole.number("downsample_ratio") ** -2)
     rms = vision.word("norm_type") == "rms_norm"
     layers = equal_layers(
         vision,
@@ -280,12 +283,13 @@ def _internvl(outer: Config, vision: Config, text: int) -> Tower:
         qk_norm=vision.flag("use_qk_norm"),
         qk_norm_all_heads=True,
     )
-    other = 2 * hidden + 2 * hidden * len(layers)  # bias, class; scales of layers
+    # The bias of patches and the class token, and two scales in each layer.
+    other = 2 * hidden + 2 * hidden * len(layers)
     if vision.flag("use_absolute_position_embeddings"):
         other += (patches_of(vision) + 1) * hidden
     if vision.flag("use_mask_token"):
         other += hidden
-    if not vision.flag("use_mean_pooling"):
+    if not vision.flag("use_mean_pooling"):  # it takes the place of a last norm with a bias
         other += 2 * hidden
     return Tower(
         hidden_size=hidden,
@@ -293,20 +297,20 @@ def _internvl(outer: Config, vision: Config, text: int) -> Tower:
         patches_per_token=merged,
         patch_elements=_patch_elements(vision),
         other_parameters=other,
-        projector=projector_of(merged * hidden, text, text, norm=2 * merged * hidden),
+        projector=projector_of(merged * hidden, text_hidden, text_hidden, norm=2 * merged * hidden),
         tokens_per_image=patches_of(vision) // merged,
     )
 
 
-def _mistral3(outer: Config, vision: Config, text: int) -> Tower:
+def _mistral3(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the Pixtral encoder of Mistral 3, whose projector merges neighbouring patches."""
     hidden = vision.size("hidden_size")
-    merged = outer.size("spatial_merge_size", 2) ** 2
+    merged = whole.size("spatial_merge_size", 2) ** 2
     after = projector_of(
-        _features(outer) * hidden,
-        text,
-        text,
-        bias=outer.flag("multimodal_projector_bias", default=False),
+        _features(whole) * hidden,
+        text_hidden,
+        text_hidden,
+        bias=whole.flag("multimodal_projector_bias", default=False),
         norm=hidden,
     )
     merger = ((merged * hidden, hidden),)
@@ -327,14 +331,14 @@ def _pixtral(vision: Config, merged: int, projector: Projector) -> Tower:
     )
 
 
-def _llava(outer: Config, vision: Config, text: int) -> Tower:
+def _llava(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the encoder of a LLaVA model, which is a Pixtral, a SigLIP or a CLIP."""
     hidden = vision.size("hidden_size")
     projector = projector_of(
-        _features(outer) * hidden,
-        text,
-        text,
-        bias=outer.flag("multimodal_projector_bias", default=True),
+        _features(whole) * hidden,
+        text_hidden,
+        text_hidden,
+        bias=whole.flag("multimodal_projector_bias", default=True),
     )
     if vision.model_type == "pixtral":
         return _pixtral(vision, merged=1, projector=projector)
@@ -359,13 +363,13 @@ def _clip(vision: Config, projector: Projector) -> Tower:
     )
 
 
-def _features(outer: Config) -> int:
+def _features(whole: Config) -> int:
     """Returns the number of encoder layers whose output the projector reads."""
-    layers = outer.get("vision_feature_layer")
+    layers = whole.get("vision_feature_layer")
     return len(layers) if isinstance(layers, (list, tuple)) else 1
 
 
-_NESTED = {
+_DEFAULT_CLASSES = {
     "gemma3": "siglip_vision_model",
     "llava": "clip_vision_model",
     "mistral3": "pixtral",

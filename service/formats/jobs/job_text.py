@@ -42,7 +42,7 @@ def positive_integer(value: Any) -> int | None:
 
 def environment_of(value: Any) -> dict[str, str]:
     """Returns environment variables given as a mapping, {"TP": 8}, or as a list, [{"name": "TP",
-    "value": "8"}]."""
+    "value": "8"}]. Entries without a value, such as references to secrets, are left out."""
     pairs = [
         (variable.get("name"), variable.get("value"))
         for variable in as_list(value)

@@ -101,8 +101,9 @@ def _job_of_train_job(trainer: Mapping[str, Any]) -> JobText | None:
 
 
 def _pods(node: Mapping[str, Any], count: int, depth: int) -> Iterator[_Pod]:
-    """Yields the pods inside an object with their number. `count` is the number of copies of the
-    object itself, which `replicas: 4` multiplies."""
+    """Yields each kind of pod inside an object, with the number of its copies. `count` is the
+    number of copies of the object; its field `replicas` or the like multiplies that number for
+    the pods inside. Fields at a depth that no kind of object has are not read."""
     if depth > _MOST_DEPTH:
         return
     if as_list(node.get("containers")):

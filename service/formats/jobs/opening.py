@@ -15,6 +15,7 @@ from service.formats.launch.documents import read_yaml
 from service.formats.shell.files import LaunchFiles
 
 _NAMES = "kind|run|commands|ARGS|MODEL_ARGS|TRAINING_ARGS|MEGATRON_ARGS|args"
+"""Keys of which every object that describes a job has one. Texts without are not parsed."""
 _MARKS = re.compile(rf"^\"?(?:{_NAMES})\"?\s*:", re.MULTILINE)
 _MARKS_OF_JSON = re.compile(rf'"(?:{_NAMES})"\s*:')
 _DIVIDES = re.compile(r"^---[ \t]*(?:#.*)?$", re.MULTILINE)
@@ -68,5 +69,6 @@ def _json_objects(text: str) -> list[Mapping[str, Any]]:
         document = json.loads(text)
     except (ValueError, RecursionError):
         return []
+    # kubectl lists may be long, and a job is among the first objects of a file.
     items = as_list(as_mapping(document).get("items"))[:_MOST_DOCUMENTS]
     return [item for item in items if as_mapping(item)] or [document]

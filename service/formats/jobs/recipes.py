@@ -33,8 +33,8 @@ def job_of(document: Mapping[str, Any]) -> JobText:
 
 
 def _words(block: Any) -> Iterable[str]:
-    """Yields the words of a block of arguments: --num-layers 32 --bf16 of {"num_layers": 32,
-    "bf16": true}. A false argument is left out."""
+    """Yields the words of a block of arguments: --num-layers 32 --bf16 for {"num_layers": 32,
+    "bf16": true}. A false argument is left out, and mappings inside count as part of the block."""
     for item in as_list(block):
         yield str(item)
     for name, value in as_mapping(block).items():
@@ -49,6 +49,6 @@ def _words(block: Any) -> Iterable[str]:
 
 
 def _quoted(word: str) -> str:
-    """Returns a word quoted for an argument list, in which variables such as ${TP} stay
-    variables."""
+    """Returns a word quoted for a shell. A word of harmless characters stays as it is, so that
+    the shell replaces a variable in it, such as ${TP}."""
     return word if re.fullmatch(r"[\w./:=,+@%^~$\{\}-]+", word, re.ASCII) else shlex.quote(word)

@@ -65,14 +65,15 @@ def _job_of_dstack_task(document: Mapping[str, Any]) -> JobText:
     """Returns the job of a dstack task: its `commands`, on `nodes` with the GPUs in `resources`."""
     nodes = positive_integer(document.get("nodes")) or 1
     chip, gpus = _accelerators(as_mapping(document.get("resources")).get("gpu"))
+    # `env` is a list of NAME=VALUE or a mapping; `environment_of` reads the mapping.
     pairs = [str(assignment).partition("=") for assignment in as_list(document.get("env"))]
-    written = {name: value for name, equals, value in pairs if equals}
+    assigned = {name: value for name, equals, value in pairs if equals}
     counts = {"DSTACK_NODES_NUM": str(nodes)}
     if gpus:
         counts |= {"DSTACK_GPUS_PER_NODE": str(gpus), "DSTACK_GPUS_NUM": str(gpus * nodes)}
     return JobText(
         text="\n".join(map(str, document["commands"])),
-        environment={**counts, **environment_of(document.get("env")), **written},
+        environment={**counts, **environment_of(document.get("env")), **assigned},
         header=header(
             "dstack",
             nodes=nodes,
@@ -84,8 +85,8 @@ def _job_of_dstack_task(document: Mapping[str, Any]) -> JobText:
 
 
 def _accelerators(value: Any) -> tuple[str | None, int | None]:
-    """Returns the chip and the number of chips on a node, ("H100", 8) of H100:8 or {H100: 8}; of
-    several alternatives, the first. (None, None) where there is none."""
+    """Returns the chip and the number of chips on a node: ("H100", 8) for H100:8 or {H100: 8}. A
+    list of alternatives counts as its first. Returns (None, None) for anything else."""
     if isinstance(value, Mapping) and "name" in value:  # of dstack
         return _accelerators(f"{value['name']}:{value.get('count', 1)}")
     if isinstance(value, Mapping):

@@ -28,10 +28,11 @@ object repeats the name of the object."""
 _MANY_STEPS = re.compile(
     r"""(?:(?:[\w-]{1,80}+|"[^"\n]{0,80}+"|'[^'\n]{0,80}+')[ \t]{0,9}+\.[ \t]{0,9}+){32}"""
 )
-"""A dotted name of TOML of more steps than a document nests: its parser keeps every beginning of a
-name, which is gigabytes for a name of 64 KB."""
+"""A dotted name of TOML with more steps than a document may nest. The parser keeps every prefix of
+a name, which takes gigabytes for a name of 64 KB."""
 _MOST_VALUES = 2**16
-"""With aliases put in: without any a text of the longest kind has no more."""
+"""Values of a document with its aliases written out. Without aliases no text of _MOST_CHARACTERS
+has more."""
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -54,7 +55,7 @@ def read_yaml(text: str) -> Any:
         raise invalid_launch(shown, rule)
     try:
         value = _yaml_value(text)
-        json.dumps(value, default=str)  # which refuses numbers and names that JSON has not
+        json.dumps(value, default=str)  # raises for numbers and names that JSON cannot hold
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         problem = _problem(error)
         mark = getattr(error, "problem_mark", None)
@@ -80,10 +81,10 @@ def _json_value(text: str) -> Any:
         value = json.loads(text, object_pairs_hook=_distinct)
     except (ValueError, RecursionError):
         return None
-    level = [value]
-    for _ in range(_DEEPEST):
-        level = [inner for outer in level for inner in _items(outer)]
-    if level:
+    values = [value]
+    for _ in range(_DEEPEST):  # each pass goes one level deeper
+        values = [inner for container in values for inner in _items(container)]
+    if values:
         raise _too_deep(text)
     return value
 
@@ -223,7 +224,7 @@ def read_toml(text: str) -> dict[str, Any]:
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the document of settings with dotted names: {"bf16": {"enabled": True}} of
+    """Returns the document of settings with dotted names: {"bf16": {"enabled": True}} for
     {"bf16.enabled": True}."""
     document: dict[str, Any] = {}
     for name, value in settings.items():
@@ -245,9 +246,9 @@ def read_settings(text: str) -> dict[str, Any]:
 def sent_settings(
     name: str, setting: str, files: LaunchFiles, reservations: list[Reservation]
 ) -> dict[str, Any]:
-    """Returns the settings of the file that a setting gives as its value, `name`. Returns none,
-    and adds a reservation, where that file was not sent. A value that is itself a JSON object is
-    read in place of a file (transformers 5.24.0, training_args.py, _VALID_DICT_FIELDS)."""
+    """Returns the settings of the file `name`, which is the value of `setting`. Where that file
+    was not sent, returns none and adds a reservation. A value that is itself a JSON object is read
+    in place of a file (transformers 5.24.0, training_args.py, _VALID_DICT_FIELDS)."""
     text = name if name.lstrip().startswith("{") else files.find(name)
     if text is None:
         reservations.append(Reservation.of_file(setting, name))
@@ -256,7 +257,7 @@ def sent_settings(
 
 
 def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns the settings of a document by dotted name, in its order: {"bf16.enabled": True} of
+    """Returns the settings of a document by dotted name, in its order: {"bf16.enabled": True} for
     {"bf16": {"enabled": True}}. An empty object stays a value. Raises Invalid for a name that is
     too long."""
     dotted: dict[str, Any] = {}

@@ -18,7 +18,7 @@ def facts(name: str) -> Mapping[str, Any]:
 
 def placeholders(format_: str, **needed: bool) -> dict[str, str]:
     """Returns the settings that a caller must fill in, each with a sentence on what to put
-    there. `needed` switches parts of the format's table on; the part `always` is on."""
+    there. The format's table has parts: `always`, and those that `needed` switches on."""
     parts: Mapping[str, Mapping[str, str]] = facts("placeholders")[format_]
     needed["always"] = True
     return {

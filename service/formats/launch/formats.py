@@ -57,12 +57,13 @@ class LaunchFormat:
     """The stacks whose layouts it says."""
     write: Callable[[Job], LaunchConfiguration]
     read: Read
-    says: Callable[[Problem], Collection[str]] = lambda problem: ()
-    """The fields of the stack that other settings say than those of its switches."""
+    other_stack_fields: Callable[[Problem], Collection[str]] = lambda problem: ()
+    """Returns the fields of the stack that settings other than those of its switches express."""
     is_of_script: bool
     """True where a script of the caller's own makes the model and trains it."""
     name_in: Callable[[str, str | None], str] = lambda name, release: name
-    """Returns the name that a release has for a setting of `release`, which None stands for."""
+    """Returns the name that another release has for a setting of `release`; None means `release`
+    itself."""
     words: Callable[[Mapping[str, Any]], list[str]] | None = None
     """Settings as the words of a command line; None where they are a document."""
     starter: Starter = "torchrun"
@@ -80,7 +81,8 @@ class LaunchFormat:
 def _format(writer: ModuleType, reader: ModuleType, *stacks: str, **others: Any) -> LaunchFormat:
     """Returns the launch format that a writer's and a reader's module make up. `stacks` are the
     stacks that it launches; `others` are fields that neither module defines."""
-    of_writer = {name: getattr(writer, name) for name in ("says", "words") if hasattr(writer, name)}
+    optional = ("other_stack_fields", "words")  # functions that not every writer has
+    of_writer = {name: getattr(writer, name) for name in optional if hasattr(writer, name)}
     return LaunchFormat(
         name=writer.NAME,
         framework=writer.FRAMEWORK,

@@ -190,21 +190,20 @@ class LaunchReading:
     num_devices: int | None
     """The number of devices that the job has, where that is said or follows."""
     devices_setting: str | None = None
-    """The setting of which the number of devices follows; None where it is said itself."""
+    """The setting from which the number of devices follows; None where a setting states it."""
     num_micro_batches: int | None = None
-    """The micro-batches of one data-parallel rank in a step (gradient accumulation), where that is
-    said. Of the global batch and the micro-batch the one that is not said follows from it and the
-    devices."""
+    """The micro-batches of one data-parallel rank in a step (gradient accumulation), where they are
+    stated. A global batch or a micro-batch that is not stated follows from them and the devices."""
     micro_batches_setting: str | None = None
-    """The setting that says it."""
+    """The setting that states the number of micro-batches."""
     default_origins: Mapping[str, str] = field(default_factory=dict)
-    """By field, such as workload.seq_len or num_micro_batches, where a value comes from that the
-    launch does not set, in words."""
+    """By field, such as workload.seq_len or num_micro_batches, words for where its value comes
+    from, because the launch does not set it."""
     unpadded_vocabulary: int | None = None
     """Entries of the vocabulary before the framework pads them for its tensor-parallel ranks, where
     it does and they are said."""
     counting_notes: Mapping[str, str] = field(default_factory=dict)
-    """By field, how a value is counted that is not counted as the launch has it, in words."""
+    """By field, words for how its value is counted, because the launch counts it otherwise."""
     assumed: tuple[str, ...] = ()
     """The settings that are counted as something else than they are, in words."""
     unresolved_parts: Mapping[str, str] = field(default_factory=dict)
@@ -216,11 +215,11 @@ class LaunchReading:
     warnings: tuple[str, ...] = ()
     """Names that the framework takes and ignores, with the nearest that it knows."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """The settings that are set, by the names that writers have for it."""
+    """The settings that are set, by the names that the format's writer has for them."""
     own_names: Mapping[str, OwnName] = field(default_factory=dict)
-    """The names that the tool of the launch has for settings, by those that writers have."""
+    """The tool's own names of settings, by the names that the format's writer has for them."""
     ignored: tuple[str, ...] = ()
-    """Settings that are known and change neither (data paths, logging, learning rate)."""
+    """Settings that change neither time nor memory (data paths, logging, learning rate)."""
 
     @property
     def is_open(self) -> bool:

@@ -14,17 +14,9 @@ KNOB_SETTINGS: Mapping[str, Mapping[str, str]] = {
 }
 """The settings by format and knob."""
 _COUNTS = (
-    "tp",
-    "pp",
-    "cp",
-    "ep",
-    "etp",
-    "dp_shard",
-    "dp_replicate",
-    "micro_batch",
-    "global_batch",
+    "tp", "pp", "cp", "ep", "etp", "dp_shard", "dp_replicate", "micro_batch", "global_batch",
     "virtual_stages",
-)
+)  # fmt: skip
 _COUNTED_OTHERWISE = {
     "torchtitan": ("virtual_stages",),
     "maxtext": ("virtual_stages", "micro_batch", "dp_shard", "dp_replicate"),

@@ -29,6 +29,8 @@ class Machines:
         """Returns the machines of a cluster, all with equally many devices. Tori, and racks with
         more chips than MOST_IN_MACHINE, count as trays."""
         domain = cluster.scale_up_domain_chips
+        # `machine_chips` is the size of a machine, and `domain_chips` of those the chips that the
+        # job has together in one scale-up domain.
         machine_chips = cluster.fabric.levels[0].size if cluster.fabric.levels else None
         machine_chips = machine_chips or domain
         domain_chips = min(machine_chips, domain)
@@ -36,7 +38,7 @@ class Machines:
             machine_chips = _CHIPS_PER_TRAY
         if cluster.is_torus or domain_chips > MOST_IN_MACHINE:
             domain_chips = _CHIPS_PER_TRAY
-        chips = math.gcd(domain_chips, cluster.num_chips)
+        chips = math.gcd(domain_chips, cluster.num_chips)  # as many on every machine
         devices = chips * cluster.chip.devices_per_chip
         machines_per_domain, remainder = divmod(cluster.scale_up_domain, devices)
         has_domains = chips == domain_chips and not remainder

@@ -53,9 +53,9 @@ _MARKS_OF_TRAINER = {
     "model_name_or_path", "per_device_train_batch_size", "base_model", "finetuning_type",
     "tuner_type", "train_type", "deepspeed", "deepspeed_config",
 }  # fmt: skip
-"""Settings of which each tells of a tool around the Trainer."""
+"""Settings of which any one shows that a tool around the Trainer is started."""
 _OF_TRAINER = ("accelerate", "deepspeed")
-"""The formats of tools around the Trainer, whose reader tells which of the two a text is."""
+"""The formats of tools around the Trainer. They have one reader, which tells them apart."""
 _COMMENT = re.compile(r"(^|[ \t])#.*$", re.MULTILINE)
 _PROGRAMS = tuple(
     (re.compile(pattern, re.IGNORECASE), format_)
@@ -67,7 +67,7 @@ _PROGRAMS = tuple(
         (r"axolotl|llamafactory|^trl |^swift |^megatron ", "accelerate"),
     )
 )
-"""Programs that only one format is of."""
+"""Programs that are only launched in one format."""
 _UNREAD = (
     (re.compile(r"\btune run$"), "torchtune"),
     (re.compile(r"llmfoundry|\bcomposer "), "Composer"),
@@ -88,18 +88,18 @@ _TRAINS_NOTHING = (
     " starts it in launch.files"
 )
 _FEWEST = 2
-"""Settings of another format, of a text that has so many, that tell of it."""
+"""A format is recognised by at least so many names of its settings; one may be a coincidence."""
 
 
 def other_format(format_: str, text: str) -> str | None:
-    """Returns another format that more than twice as many names of settings in the text belong
-    to; None where the text may be of `format_`, or of no known format."""
+    """Returns another format, to which more than twice as many names of settings in the text
+    belong as to `format_`. None where the text may be of `format_`, or of no known format."""
     names = _names(text)
     matches = _counts_by_format(names)
     if format_ in _OF_TRAINER and (_TOOL.search(text) or names & _MARKS_OF_TRAINER):
         return None
     if _FLAG.search(text) and not _ACCELERATE.search(text):
-        matches["accelerate"] = 0  # whose flags are those of any script of transformers
+        matches["accelerate"] = 0  # any script of transformers has the same flags
     likely = max(matches, key=lambda name: matches[name])
     if format_ in _OF_TRAINER and likely in _OF_TRAINER:
         return None  # one reader takes both
@@ -137,7 +137,8 @@ def recognized(text: str, files: LaunchFiles) -> Recognized | None:
         names |= _names(" ".join(command.words))  # of a script that was sent
     matches = _counts_by_format(names)
     likely = max(matches, key=lambda name: matches[name])
-    if matches[likely] < _FEWEST or sorted(matches.values())[-2] == matches[likely]:
+    has_tie = sorted(matches.values())[-2] == matches[likely]
+    if matches[likely] < _FEWEST or has_tie:
         return None
     return Recognized(likely, f"the names of its settings, of which {matches[likely]} are of it")
 
@@ -160,6 +161,7 @@ def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | Non
         return (program, _NOT_SENT) if says_nothing or not is_known else None
     if program_at(words) is None:
         return None
+    # Launchers that start any program do not show that it trains; a name that says so does.
     has_settings = any(re.match(r"-|[\w.+]+=", word) for word in command.words)
     is_launch = set(launchers(words)) - {"srun", "sbatch", "mpirun", "mpiexec"}
     if likelihood(words) < 0 or not (has_settings or is_launch or likelihood(words) > 1):

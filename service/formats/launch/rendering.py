@@ -20,7 +20,7 @@ from service.formats.launch.job import LaunchConfiguration
 _WIDTH = 100
 _PORT = 29500
 _TOKEN = re.compile(r":::(\w+):::", re.ASCII)
-"""A token marks where the value of a shell variable goes. No format quotes its characters."""
+"""A token marks where a shell variable goes. No format quotes or escapes its characters."""
 _BEGINS_ARGUMENT = re.compile(r"--|[A-Za-z_][\w.]*=", re.ASCII)
 _FILES = {"deepspeed": "deepspeed.json", "accelerate": "accelerate.yaml"}
 """The files that documents are written to."""
@@ -183,15 +183,15 @@ def _shell_notes(format_: LaunchFormat, configuration: LaunchConfiguration) -> I
 def _requirements(
     format_: LaunchFormat, configuration: LaunchConfiguration, variables: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yields the lines that stop the script where a variable is not set. An argument may be left
-    out by an empty variable, a value in a document may not."""
+    """Yields the lines that stop the script where a variable is not set. An empty variable leaves
+    an argument out, but stops a script that writes its value into a document."""
     unset = ":?" if format_.words is None else "?"
     defaults = configuration.placeholder_defaults
     for name, hint in configuration.placeholders.items():
         if name in defaults:
             continue
         yield _requirement(variables[name], unset, hint)
-    for name, other in defaults.items():
+    for name, other in defaults.items():  # an unset variable takes the value of another one
         yield f': "${{{variables[name]}=${variables[other]}}}"'
     if _is_script_named(format_, configuration):
         yield _requirement("SCRIPT", ":?", configuration.script or "the training script")
@@ -214,6 +214,7 @@ def _document(
         return []
     document = _merged(configuration.settings, nested(_tokens(variables)))
     file = _FILES[format_.name]
+    # Tokens lose their quotes, so that a variable may hold a number, or any other value.
     if file.endswith(".json"):
         text = re.sub(r'"(:::\w+:::)"', r"\1", json.dumps(document, indent=2))
     else:
@@ -278,8 +279,8 @@ def _placeholders(
     *,
     are_options: bool,
 ) -> Iterator[str]:
-    """Yields the arguments that the caller fills in as shell words; an empty variable leaves one
-    out. `are_options` selects those that stand in front of the other settings."""
+    """Yields the arguments that the caller fills in, as shell words; an empty variable leaves its
+    argument out. With `are_options` they are options of the program itself, otherwise settings."""
     for name, variable in variables.items():
         if (name in format_.options) != are_options or format_.words is None:
             continue
@@ -291,8 +292,9 @@ def _placeholders(
 
 
 def _with_variable(word: str, *, is_list: bool) -> str:
-    """Returns a word with the token in it replaced by its shell variable: unquoted, so that the
-    shell splits it, where it is a list. Inside of ${...} the variable is written without braces."""
+    """Returns a word with the token in it replaced by its shell variable. With `is_list` the
+    variable is not quoted, so that the shell splits it. It has no braces, since the caller puts it
+    inside of ${...}."""
     return _TOKEN.sub(r"$\1" if is_list else r'"$\1"', word)
 
 

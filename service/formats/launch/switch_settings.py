@@ -65,8 +65,8 @@ def _arguments_of_switches(stack_id: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _with_word_no(value: Any, name: str, stack_id: str) -> Any:
-    """Returns a switch's value, with "no" for False where the switch takes words: YAML reads
-    `NO` as false."""
+    """Returns a switch's value, with "no" for False where the switch takes words, since YAML
+    reads `NO` as false."""
     if value is not False:
         return value
     arguments = _arguments_of_switches(stack_id)
@@ -79,6 +79,6 @@ def _may_hold(condition: Condition, layout: Mapping[str, Any]) -> bool:
     layout. Conditions that the layout does not decide count as met."""
     if condition in ("tp", "cp", "ep", "pp"):
         return layout.get(condition, 1) > 1
-    if condition in ("zero_1_2", "zero_3"):
+    if condition in ("zero_1_2", "zero_3"):  # stages 1 and 2, or stage 3
         return (layout["zero_stage"] == 3) == (condition == "zero_3") and layout["zero_stage"] > 0
     return True

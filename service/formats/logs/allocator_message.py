@@ -42,7 +42,7 @@ class AllocatorMessage:
 
 def allocator_message(text: str) -> AllocatorMessage | None:
     """Returns the figures, in GiB, of the last out-of-memory message that PyTorch's allocator
-    printed in a log; None where there is none."""
+    printed in a log; None where there is none. A message is one line."""
     text = Log(text).text
     starts = [match.start() for match in _MESSAGE.finditer(text)]
     if not starts:

@@ -48,16 +48,16 @@ class LogContents:
     tells_crash: bool
     tells_out_of_memory: bool
     ends_out_of_memory: bool
-    """No step follows the message that the run ran out of memory: a retry that trains again shows
-    that the layout does fit."""
+    """A message says that the run ran out of memory, and no step follows it. Steps behind it would
+    be of a retry, which shows that the layout fits."""
     ends_killed_by_host: bool
-    """No step follows the message that processes were ended because the memory of their host was
-    full."""
+    """A message says that processes were ended because the memory of their host was full, and no
+    step follows it."""
     devices: tuple[PrintedDevice, ...]
     statements: tuple[Statement, ...]
     """Facts of the run that lines state."""
     cut_lines: int
-    """Lines that are longer than is read of one."""
+    """The number of lines that were too long to be read whole."""
     trouble: LogTrouble
 
     @property
@@ -87,15 +87,15 @@ def contents(text: str, framework: str | None, global_batch: int | None) -> LogC
     except Invalid as error:
         refusal = error
         printed = read_arguments(text, framework)
-    steps_of = None if reading is None else reading.framework
+    framework_of_steps = None if reading is None else reading.framework
     return LogContents(
         reading=reading,
         refusal=refusal,
         printed=printed,
         tells_crash=CRASHED.search(text) is not None,
         tells_out_of_memory=OUT_OF_MEMORY.search(text) is not None,
-        ends_out_of_memory=_ends_with(OUT_OF_MEMORY, text, steps_of),
-        ends_killed_by_host=_ends_with(KILLED_BY_HOST, text, steps_of),
+        ends_out_of_memory=_ends_with(OUT_OF_MEMORY, text, framework_of_steps),
+        ends_killed_by_host=_ends_with(KILLED_BY_HOST, text, framework_of_steps),
         devices=tuple(printed_devices(text)),
         statements=tuple(stated_facts(Log(text).text)),
         cut_lines=cut,
@@ -109,7 +109,8 @@ def contents(text: str, framework: str | None, global_batch: int | None) -> LogC
 
 
 def _ends_with(message: re.Pattern[str], text: str, framework: str | None = None) -> bool:
-    """Returns True where a log has this message, and no usable step follows its last occurrence."""
+    """Returns True where a log has this message, and no usable step of the framework (of any, for
+    None) follows its last occurrence."""
     if message.search(text) is None:
         return False
     try:

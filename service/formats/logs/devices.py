@@ -95,7 +95,8 @@ def printed_devices(text: str) -> list[PrintedDevice]:
 
 
 def _segments(text: str) -> Iterable[str]:
-    """Yields stretches of a text around the vendors' words, such as "nvidia", each once."""
+    """Returns the different stretches of a text around the vendors' words, such as "nvidia". At
+    most _MOST_PIECES are returned: a log names its devices at its start."""
     lower = text.lower()
     pieces: dict[str, None] = {}
     for word in _VENDOR_WORDS:

@@ -51,7 +51,7 @@ _OTHER_LAST_WORDS = re.compile(
 _OF_THE_LAUNCHER = re.compile(
     r"ChildFailedError|SignalException|torch[./]distributed[./]elastic|CalledProcessError"
 )
-"""The last words of a launcher have one of these, and only say that a process of its failed."""
+"""Words in a launcher's last message, which only says that one of its processes failed."""
 _LINE_REACH = 2000  # characters of a line that are looked at
 _MAX_QUOTED = 300  # an error and its reason; what follows is a trace
 
@@ -64,8 +64,8 @@ def text_after_last(message: re.Pattern[str], text: str) -> str:
 
 def last_error(text: str) -> str | None:
     """Returns the last line that says why a process failed, as an answer may quote it; None
-    where no line does. A Python exception goes before other messages, and a launcher's report of
-    its failed process is taken only where there is nothing else."""
+    where no line does. A Python exception is preferred to other messages. A launcher's report
+    that one of its processes failed is taken only where there is nothing else."""
     lines = [line[:_LINE_REACH] for line in Log(text).text.splitlines()]
     of_processes = [line for line in lines if not _OF_THE_LAUNCHER.search(line)]
     for pattern, candidates in (

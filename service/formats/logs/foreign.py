@@ -32,9 +32,9 @@ _PATTERNS = tuple(
 
 
 def recognise(text: str) -> ForeignLog | None:
-    """Returns the trainer, unsupported here, whose lines a text has; None where there is none.
-    Only the beginning and the end of a long text are searched, as a trainer prints such lines
-    all along."""
+    """Returns the unsupported trainer whose lines a text has; None where it has none. Only the
+    beginning and the end of a long text are searched, since trainers print such lines
+    throughout."""
     if len(text) > 2 * _LOOKED_AT:
         text = f"{text[:_LOOKED_AT]}\n{text[-_LOOKED_AT:]}"
     return next((known for pattern, known in _PATTERNS if pattern.search(text)), None)

@@ -78,8 +78,8 @@ def _journal(log: Log) -> list[Step]:
 
 def _bars(log: Log) -> list[Step]:
     """Returns a step for each drawing of the training's progress bar that has a time for an
-    iteration. Of several bars the one with the announced total of steps is taken, or else the
-    longest."""
+    iteration. Where there are several bars, the training's is the one with the total of steps
+    that the log announces, or else the one that took longest."""
     drawn: defaultdict[int, list[tuple[Bar, Line]]] = defaultdict(list)
     for line in log.lines(*_BAR_MARKS):
         for bar in bars_in(line.text):
@@ -87,7 +87,7 @@ def _bars(log: Log) -> list[Step]:
                 drawn[bar.total].append((bar, line))
     if not drawn:
         return []
-    # The bar whose drawings show the longest time, or of equal ones the one with most drawings.
+    # Bars that took equally long are told apart by the number of their drawings.
     of_training = max(
         drawn.values(), key=lambda bars: (max(bar.elapsed_s for bar, _ in bars), len(bars))
     )
@@ -106,7 +106,7 @@ def _whole_run(log: Log) -> list[Step]:
             return [_step(line, steps, runtime / steps, before, starts=False)]
     for line, before, after in log.around(_STEPS_PER_SECOND):
         rate = _VALUE.match(after)
-        if rate and float(rate[1]) > 0:
+        if rate and float(rate[1]) > 0:  # the step number is only shown, so 1 will do
             return [_step(line, steps or 1, 1 / float(rate[1]), before, starts=False)]
     return []
 

@@ -132,6 +132,7 @@ class Log:
             if not every_full_line:
                 is_full = is_full and not _RECORD_START.match(line)
             if is_full and line and pieces < _MOST_PIECES:
+                # The spaces at the end of the piece, which were lost when it was copied.
                 joined[-1] += " " * (width - last_piece) + line
                 pieces += 1
             else:

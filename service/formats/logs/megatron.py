@@ -47,6 +47,7 @@ _TFLOPS = re.compile(rf"\(TFLOP/s/GPU\):\s{{0,20}}({NUMBER})(?=[\s|/,]|$)", re.I
 _DUMP_START, _DUMP_END = "-- arguments --", "-- end of arguments --"
 _ARGUMENT = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
 _MAX_ARGUMENTS = 4000  # several times as many as Megatron has, for forks
+_LINE_REACH = 5000  # characters of a line that are looked at
 _NEOX_ORIGIN = re.compile(r"\.{1,60}(?:default|updated)$")
 """The end of a line of GPT-NeoX, which says whether the value is its default."""
 _VOCABULARY = "padded vocab (size:"
@@ -83,20 +84,20 @@ def _find_memory_in_steps(log: Log, findings: Findings) -> None:
 
 def arguments(log: Log) -> Mapping[str, str]:
     """Returns the arguments that Megatron dumps between two rulers, as printed:
-    {"micro_batch_size": "2"} of "micro_batch_size ........ 2". A later dump overrides an earlier
-    one.
+    {"micro_batch_size": "2"} for "micro_batch_size ........ 2". A later dump overrides an earlier
+    one. Beyond _MAX_ARGUMENTS no new names are read.
 
     The padded size of the vocabulary is printed only after the dump, and is added.
     """
     values: dict[str, str] = {}
     for line in log.section(_DUMP_START, _DUMP_END):
-        match = _ARGUMENT.search(line.text[:5000])
+        match = _ARGUMENT.search(line.text[:_LINE_REACH])
         if match and (match.group(1) in values or len(values) < _MAX_ARGUMENTS):
             value = _NEOX_ORIGIN.sub("", match.group(2).strip())
             values[match.group(1)] = printable(value.strip())
     if values and values.get("padded_vocab_size", "None") == "None":
         for line in log.lines(_VOCABULARY):
-            if padded := _PADDED.search(line.text[:5000]):
+            if padded := _PADDED.search(line.text[:_LINE_REACH]):
                 values["padded_vocab_size"] = padded.group(1)
     return values
 
@@ -105,7 +106,7 @@ def _read(line: Line, findings: Findings) -> None:
     """Adds the step of "iteration 10/ 500 | elapsed time per iteration (ms): 5321.0 | lm loss:
     2.3E+00 |" to the findings, or notes that it could not be read."""
     if _MARK not in line.text:
-        if _CUT_OFF.search(line.text[:5000]):
+        if _CUT_OFF.search(line.text[:_LINE_REACH]):
             findings.add_unread(line, "it has no elapsed time")
         return
     for before, after in line.around(_MARK):

@@ -150,8 +150,8 @@ def _with_own_times(attempt: Sequence[Step], window: int) -> list[Step]:
 
 
 def _with_marked_warm_up(attempt: Sequence[Step], window: int) -> list[Step]:
-    """Returns an attempt with the steps marked as start whose printed mean, over the last
-    `window` steps, includes the first step."""
+    """Returns an attempt in which every step is marked as a start whose printed mean, over the
+    last `window` steps, includes the slow first step."""
     filling = window if window > 1 else 0
     return [
         replace(step, is_start=step.is_start or index < filling)
@@ -161,7 +161,7 @@ def _with_marked_warm_up(attempt: Sequence[Step], window: int) -> list[Step]:
 
 def _window(attempt: Sequence[Step]) -> int:
     """Returns the number of steps over which a printed value is the mean, as deduced from the
-    values; 1 where that is not sure."""
+    values; 1 where they do not show it clearly. The module's docstring has the reasoning."""
     means = [step.time for step in attempt]
     clocks = [step.clock for step in attempt]
     consecutive = all(later.number == step.number + 1 for step, later in pairwise(attempt))
@@ -194,8 +194,8 @@ def _own_times(means: Sequence[float], window: int) -> list[float]:
 
 def _distance_from_clock(times: Sequence[float], clocks: Sequence[float | None]) -> float:
     """Returns the mean distance, in seconds, of step times from the intervals of the clock, or
-    from their median where some step has no clock. The first time does not count. Infinite where
-    neither tells."""
+    from the median of the times where some step has no clock. The first step, which is slow, does
+    not count. Returns infinity where there are too few times to compare."""
     intervals = [
         later - earlier
         for earlier, later in pairwise(clocks)

@@ -20,6 +20,7 @@ _PADDED = re.compile(r"Padded vocab_size:\s{0,20}(\d{1,12})\b")
 _GROUP = "MEMBER: "
 _MEMBER = re.compile(r"MEMBER: \d{1,12}/(\d{1,12})\b")
 _MAX_PARAMETERS = 4000  # several times as many as a configuration of NeMo has
+_LINE_REACH = 5000  # characters of a line that are looked at
 
 _GATED_ACTIVATIONS = {"swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu"}
 _SHARDED_OPTIMIZERS = {"distributed_fused_adam", "mcore_distributed_optim"}
@@ -48,7 +49,7 @@ def arguments(log: Log) -> Mapping[str, str]:
         ("world_size", _GROUP, _MEMBER),
     ):
         for line in log.lines(mark):
-            if match := pattern.search(line.text[:5000]):
+            if match := pattern.search(line.text[:_LINE_REACH]):
                 values[name] = match.group(1)
     return values
 

@@ -35,8 +35,8 @@ class Bar:
 
 
 def bars_in(text: str) -> Iterator[Bar]:
-    """Yields the drawings of progress bars in a text that show a time for an iteration. One may
-    be cut off at its start."""
+    """Yields the drawings of progress bars in a text that show a time for an iteration. A bar may
+    be cut off at its start, and then has no label."""
     for times in _TIMES.finditer(text):
         start = times.start()
         rate = float(times["rate"])

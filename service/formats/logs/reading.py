@@ -49,8 +49,8 @@ _FINDERS: dict[Framework, Callable[[Log], Findings]] = {
     "huggingface": huggingface.find,
 }
 _BENEATH: tuple[Framework, ...] = ("ms-swift", "deepspeed", "huggingface")
-"""Frameworks whose lines stand in the logs of others that are built on them, or beside their bars.
-Of these the first is read that has steps, and only where no other framework has any."""
+"""Frameworks on which others are built, so that their lines stand in the logs of those others. One
+of them is read only where no other framework has steps: the first in this order that has some."""
 _ARGUMENTS: dict[Framework, Callable[[Log], Mapping[str, str]]] = {
     "megatron": megatron.arguments,
     "nemo": nemo_parameters.arguments,
@@ -161,9 +161,10 @@ def read_arguments(text: str, framework: str | None = None) -> RunArguments | No
 
 
 def _find_steps(log: Log, framework: str | None) -> tuple[Log, _FindingsByFramework]:
-    """Returns the findings of each framework, and the log that they are from. That log has
-    wrapped lines joined where a terminal seems to have wrapped them and more can be read so.
-    Joining is tried even where every piece can be read, because a piece may end within a number."""
+    """Returns the findings of each framework, and the log that they are from. If a terminal seems
+    to have wrapped the lines of the log, and joined lines read at least as well, it is the log
+    with lines joined. Joining is tried even where every piece can be read, because a piece may
+    end within a number."""
     best = log
     findings = _findings(log, framework)
     for every_full_line in (False, True):
@@ -175,7 +176,8 @@ def _find_steps(log: Log, framework: str | None) -> tuple[Log, _FindingsByFramew
         after = _legibility(joined)
         has_more_steps = after[0] > before[0]
         reads_as_well = after > before or (after == before and _is_legible(findings))
-        # what joins every full line also joins whole lines, and hides those that are cut off
+        # Joining every full line also joins lines that were not wrapped, and hides unread ones, so
+        # it must find more steps.
         if has_more_steps or (reads_as_well and not every_full_line):
             best = unwrapped
             findings = joined
@@ -185,11 +187,13 @@ def _find_steps(log: Log, framework: str | None) -> tuple[Log, _FindingsByFramew
 
 
 def _findings(log: Log, requested: str | None) -> _FindingsByFramework:
-    """Returns the findings by framework. Trainers in `_BENEATH`, on which others are built, have
-    findings only where requested or where no other framework has steps."""
+    """Returns the findings by framework. A trainer in `_BENEATH`, on which others are built, has
+    findings only where it is requested, or where no framework outside of `_BENEATH` and none
+    before it has steps."""
     findings = {name: find(log) for name, find in _FINDERS.items()}
     with_steps = [name for name in findings if findings[name].history.count]
     with_own_steps = [name for name in with_steps if name not in _BENEATH]
+    # Without any step all keep their findings, whose unread lines an error quotes.
     counted = {requested, *(with_own_steps or with_steps[:1] or FRAMEWORKS)}
     for name in _BENEATH:
         if name not in counted:
@@ -213,7 +217,7 @@ def _legibility(findings: _FindingsByFramework) -> tuple[int, int]:
 
 def _require_steps_of(framework: str, log: Log, findings: _FindingsByFramework) -> Framework:
     """Returns the framework of this name. Raises Invalid where the log has no steps of it."""
-    name = next(name for name in FRAMEWORKS if name == framework)
+    name = next(name for name in FRAMEWORKS if name == framework)  # typed as a Framework
     if not findings[name].history.count:
         raise Invalid("log", None, _no_steps_rule(log, findings, [name]))
     return name
@@ -336,7 +340,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 def _typical_value(steps: Sequence[Step], regimes: Sequence[SpeedRegime]) -> float:
     """Returns the median of the steps. Where the run had several speeds, it is the median of the
-    regime that holds the middle value: between two regimes lie values that no step had."""
+    regime that holds the middle value: the mean of two speeds is a value that no step had."""
     values = [step.value for step in steps]
     if len(regimes) == 1:
         return median(values)

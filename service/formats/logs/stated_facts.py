@@ -127,7 +127,7 @@ def _plain_facts(text: str) -> Iterator[Statement]:
     for rule in _RULES:
         for start, segment in _segments(text, rule.mark):
             for match in rule.pattern.finditer(segment):
-                yield _statement(text, start, match, rule.fact, rule.scale)
+                yield _printed(text, start, match, rule.fact, rule.scale)
 
 
 def _meshes(text: str) -> Iterator[Statement]:
@@ -151,8 +151,8 @@ def _models_under_adapters(text: str) -> Iterator[Statement]:
 
 def _parameters_of_all_ranks(text: str) -> Iterator[Statement]:
     """Yields the sum of the parameters that each rank of tensor and pipeline parallelism prints
-    for itself. Nothing where a rank is missing, by the degrees that the log states, or else by
-    the highest ranks that print: a log that was cut may have a corner of the grid only."""
+    for itself. Yields nothing where a rank is missing. The number of ranks follows from the
+    degrees that the log states, or else from the highest ranks that print."""
     mark, pattern = _PARAMETERS_OF_A_RANK
     of_ranks: dict[tuple[int, int], int] = {}
     last: tuple[int, re.Match[str]] | None = None
@@ -195,7 +195,7 @@ def _only_value(text: str, mark: str, pattern: re.Pattern[str]) -> int | None:
 
 def _segments(text: str, mark: str) -> Iterator[tuple[int, str]]:
     """Yields, for each mark in the text, the offset of a stretch around it, and that stretch. It
-    stays within the line."""
+    stays within the line. Only the first _MOST_OF_A_MARK marks are looked at."""
     position = text.find(mark)
     for _ in range(_MOST_OF_A_MARK):
         if position < 0:
@@ -206,9 +206,9 @@ def _segments(text: str, mark: str) -> Iterator[tuple[int, str]]:
         position = text.find(mark, position + len(mark))
 
 
-def _statement(text: str, start: int, match: re.Match[str], fact: Fact, scale: float) -> Statement:
-    """Returns the fact of a match, whose value is printed in units of `scale`, with half of the
-    last printed digit as its rounding error."""
+def _printed(text: str, start: int, match: re.Match[str], fact: Fact, scale: float) -> Statement:
+    """Returns the fact whose value a match prints, in units of `scale`. Its rounding error is
+    half of the last printed digit."""
     printed = match[1].replace(",", "")
     decimals = len(printed.partition(".")[2])
     rounding = scale * 10**-decimals / 2 if scale != 1 else 0.0
@@ -223,7 +223,7 @@ def _stated(
     value: float,
     rounding: float = 0.0,
 ) -> Statement:
-    """Returns a fact with the number of its line. `start` is the offset of the text that was
-    matched, and `rounding` the largest error of the value."""
+    """Returns a fact with this value and the number of its line. `start` is the offset of the
+    text that was matched, and `rounding` the largest error of the value."""
     line = text.count("\n", 0, start + match.start()) + 1
     return Statement(fact=fact, value=value, rounding=rounding, line=line, text=match[0].strip())

@@ -4,8 +4,8 @@ Left out are steps that are not finite, steps of a ramp-up (which the log marks,
 another batch size than is asked for), the first step of a run and of each restart, and steps far
 from the median of their speed regime: those that take less than half of it (the clock ran ahead of
 the device), and those above it by a fifth and by five robust standard deviations (a checkpoint, an
-evaluation, a pause). Slow steps that lead a run are its warm-up. So is all that comes before the
-last step, among the first five, at which the clock ran ahead.
+evaluation, a pause). Slow steps at the beginning of a run are its warm-up. So are all steps before
+the last of the first five steps at which the clock ran ahead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from service.formats.logs.steps import Step, StepHistory
 Reason = Literal["not_finite", "ramp_up", "other_batch", "warm_up", "slow", "too_fast"]
 Verdicts = list[Reason | None]
 
-_FIRST_STEPS = 5  # after a start: later a fast step is a clock that ran ahead
+_FIRST_STEPS = 5  # at most so many steps after a start does the clock run ahead
 _TOO_FAST = 0.5  # of the median: no step does its work in half the time of the others
 _SLOW = 0.2  # of the median, at least: steadier runs than most have noise of some percent
 # The median absolute deviation of normal noise is its standard deviation / 1.4826.
@@ -61,9 +61,9 @@ class _NormalTimes:
 
 
 def select(history: StepHistory, requested_batch: int | None = None) -> Selection:
-    """Returns the steps to use, and the number of others by reason. Used are steps of
-    `requested_batch` sequences; without it, or where no step has as many, those of the most
-    frequent batch."""
+    """Returns the steps to use, and the number of others by reason. Steps of `requested_batch`
+    sequences are used, or else, without it or without such steps, those of the most frequent
+    batch."""
     batch = _batch(history, requested_batch)
     verdicts = [
         list(_own_verdicts(attempt, index > 0, batch))
@@ -125,9 +125,9 @@ def _verdicts_in_context(
     attempt: Sequence[Step], own_verdicts: Verdicts, normal: Iterator[_NormalTimes]
 ) -> Verdicts:
     """Returns the verdicts of an attempt, with other steps taken into account. Slow steps at its
-    beginning become warm-up, and so does everything up to the last of the first steps that are
-    too fast, where the clock ran ahead. `normal` has an item for each step without a verdict of
-    its own."""
+    beginning become warm-up. So do all steps before the last of the first five that are too fast,
+    because the clock ran ahead. `normal` yields an item for each step without a verdict of its
+    own."""
     verdicts = [
         verdict or next(normal).verdict(step)
         for step, verdict in zip(attempt, own_verdicts, strict=True)
@@ -136,6 +136,7 @@ def _verdicts_in_context(
         index for index, verdict in enumerate(verdicts[:_FIRST_STEPS]) if verdict == "too_fast"
     ]
     search_from = 0
+    # Where no usable step follows, those before the fast one are all there is.
     if clock_ahead and None in verdicts[clock_ahead[-1] :]:
         search_from = clock_ahead[-1] + 1
     usable = (index for index in range(search_from, len(verdicts)) if verdicts[index] is None)

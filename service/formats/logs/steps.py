@@ -111,7 +111,8 @@ class StepHistory:
 
     @property
     def is_reversed(self) -> bool:
-        """Returns True where step numbers only fall, because the log has its newest lines first."""
+        """Returns True where step numbers only fall, because the log has its newest lines first.
+        Every step then begins an attempt."""
         return len(self.attempts) == self.count > 2
 
 

@@ -27,9 +27,9 @@ _ELAPSED = re.compile(r"['\"]elapsed_time['\"]: ['\"]([^'\"]{1,40})['\"]")
 _LOSS = re.compile(rf"['\"](?:lm )?loss['\"]: ['\"]?({NUMBER})", re.IGNORECASE)
 _MEMORY_MARK = "memory(GiB)"
 _MEMORY = re.compile(rf"['\"]: ['\"]?({NUMBER})", re.IGNORECASE)
-_OTHER_START = 0.02
-"""The share by which the elapsed time must make fewer steps than the step number says before a run
-counts as resumed. Both times are rounded, by less than this."""
+_RESUMED_SHARE = 0.02
+"""A run counts as resumed where elapsed time / mean time gives fewer steps than the step number, by
+more than this share. The rounding of both times makes up less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class _Printed:
     finite: bool
 
     @property
-    def first(self) -> int:
+    def resumed_from(self) -> int:
         """Returns the step from which the run was resumed; 0 for a run from the start. The
-        printed mean covers only the steps of the elapsed time."""
+        printed mean covers only the steps since then."""
         if not self.elapsed_s or not self.mean_s:
             return 0
         # A run that was resumed has done fewer steps in its time than its step number says.
         steps = self.elapsed_s / self.mean_s
-        return round(self.number - steps) if steps < self.number * (1 - _OTHER_START) else 0
+        return round(self.number - steps) if steps < self.number * (1 - _RESUMED_SHARE) else 0
 
 
 def find(log: Log) -> Findings:
@@ -87,15 +87,15 @@ def _printed(line: Line, number: int, speed: re.Match[str], before: str) -> _Pri
 
 
 def _own_step(earlier: _Printed, later: _Printed) -> Step:
-    """Returns the mean of the steps between two lines. A step number that does not grow is a
-    restart, whose first line has a mean of its own."""
+    """Returns the mean of the steps between two lines. A step number that does not grow shows a
+    restart; the mean that the later line prints is then taken as it is."""
     steps = later.number - earlier.number
     if steps <= 0:
         return _step(later, later.mean_s, is_start=True)
-    first = later.first
-    # A printed mean is over all steps since `first`.
-    until_later_s = (later.number - first) * later.mean_s
-    until_earlier_s = (earlier.number - first) * earlier.mean_s
+    start = later.resumed_from
+    # A printed mean is over all steps since `start`.
+    until_later_s = (later.number - start) * later.mean_s
+    until_earlier_s = (earlier.number - start) * earlier.mean_s
     return _step(later, (until_later_s - until_earlier_s) / steps)
 
 

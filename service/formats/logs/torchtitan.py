@@ -63,5 +63,5 @@ def _read(line: Line, before: str, after: str, findings: Findings) -> None:
 
 
 def _number(match: re.Match[str]) -> float:
-    """Returns a printed number without the commas between its digits: 5432.0 of "5,432"."""
+    """Returns a printed number without the commas between its digits: 5432.0 for "5,432"."""
     return float(match.group(1).replace(",", ""))

@@ -1,11 +1,11 @@
 """The question that a Megatron run answers, read from its arguments: model, workload and layout in
 their wire form.
 
-Names and meanings are those of Megatron-Core 0.19; `versions` first puts those of other
-versions into them. A dump is printed after Megatron has filled in what follows from other
-arguments, so what a script leaves out is there. An argument that the dump should have and does not
-have is refused: it may have been cut off, and is not the same as one that is off. Arguments as they
-are typed come here from `service.formats.launch.megatron.reader`, which fills them in.
+Names and meanings are those of Megatron-Core 0.19; `versions` first translates the names of other
+versions. Megatron prints the dump after it has filled in what follows from other arguments, so the
+dump also has arguments that a script leaves out. A missing argument that the dump should have is
+refused: it may have been cut off, and does not mean that the argument is off. Typed arguments come
+here from `service.formats.launch.megatron.reader`, which fills them in.
 """
 
 from __future__ import annotations
@@ -38,16 +38,9 @@ _PLAIN_VALUES = {
         "micro_batch": "micro_batch_size",
     },
 }
-"""The arguments that are a field of the question as they are, for each part of it."""
+"""For each part of the question, the fields that take the value of one argument unchanged."""
 _OPTIMIZERS = {"adam": "adamw", "sgd": "sgd_momentum", "muon": "muon", "dist_muon": "muon"}
-HALF_DTYPES = (
-    "bf16",
-    "fp16",
-    "bfloat16",
-    "float16",
-    "torch.bfloat16",
-    "torch.float16",
-)
+HALF_DTYPES = ("bf16", "fp16", "bfloat16", "float16", "torch.bfloat16", "torch.float16")
 _ZERO_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _OVERLAPS = {
     "overlap_data": ("overlap_grad_reduce", "overlap_param_gather"),
@@ -70,13 +63,12 @@ _SPLIT_WITH_ENDS_FLAGS = (
 def question(arguments: Mapping[str, str], optional: Collection[str] = ()) -> Mapping[str, Any]:
     """Returns the `model`, `workload`, `layout` and `num_chips` of a run, by the arguments that
     it dumped. A part named in `optional` is left out where it cannot be read. Raises Invalid or
-    Unsupported for any other part with an argument that is missing, wrong, or outside of the
-    cost model."""
+    Unsupported for any other part with an argument that is missing, wrong, or not modelled."""
     args = Arguments(in_todays_names(arguments))
     fields: dict[str, Any] = {}
     for part, read in (("model", read_model), ("workload", read_workload), ("layout", _layout)):
         try:
-            require_known_version(args)
+            refuse_gpt_neox(args)
             fields[part] = read(args)
         except Invalid:
             if part not in optional:
@@ -105,8 +97,8 @@ def stated_values(arguments: Mapping[str, str]) -> Mapping[str, Mapping[str, Any
     return {part: parts[part] for part in _PLAIN_VALUES}
 
 
-def require_known_version(args: Arguments) -> None:
-    """Raises Invalid for arguments of GPT-NeoX."""
+def refuse_gpt_neox(args: Arguments) -> None:
+    """Raises Invalid for arguments of GPT-NeoX, which have the same names and other meanings."""
     if is_of_gpt_neox(args.given):
         rule = (
             "are those of GPT-NeoX, which are not read: give model, workload and layout in the"
@@ -116,10 +108,10 @@ def require_known_version(args: Arguments) -> None:
 
 
 def stack_fields(arguments: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the fields of the stack that the arguments set. Arguments that are missing,
-    unreadable or without effect set none."""
+    """Returns the fields of the stack that the arguments set. Arguments that are missing or
+    without effect set none."""
     fields: dict[str, Any] = {}
-    with suppress(Invalid):
+    with suppress(Invalid):  # an unreadable argument ends the reading; earlier fields are kept
         for name, value in _iterate_stack_fields(Arguments(in_todays_names(arguments))):
             fields[name] = value
     return fields
@@ -191,7 +183,7 @@ def _precision(args: Arguments) -> str:
     for name in ("bf16", "fp16"):
         if args.boolean(name):
             return name
-    for name in ("bf16", "fp16"):
+    for name in ("bf16", "fp16"):  # one that is missing may have been cut off, and have been True
         args.require_any(name, part="workload")
     return "fp32"
 
@@ -276,22 +268,23 @@ def _require_one_kind_of_sequence_parallelism(args: Arguments) -> None:
         raise args.unsupported(name, "sequence parallelism of DeepSpeed-Ulysses")
 
 
-def data_parallel(args: Arguments, others: int) -> int:
-    """Returns the number of data-parallel ranks: the argument, or the ranks divided by `others`,
-    the product of the other degrees. Raises Invalid where the two differ."""
+def data_parallel(args: Arguments, model_parallel: int) -> int:
+    """Returns the number of data-parallel ranks: `data_parallel_size`, or the world size divided
+    by `model_parallel`, the product of tp, pp and cp. Raises Invalid where the two differ."""
     dp = args.integer("data_parallel_size")
     world = args.integer("world_size")
     if world is None:
         return args.required("data_parallel_size") if dp is None else dp
-    if world % others or dp not in (None, world // others):
+    if world % model_parallel or dp not in (None, world // model_parallel):
         size = "" if dp is None else f" * data_parallel_size({dp})"
-        raise args.invalid("world_size", f"is not tensor * pipeline * context({others}){size}")
-    return world // others
+        rule = f"is not tensor * pipeline * context({model_parallel}){size}"
+        raise args.invalid("world_size", rule)
+    return world // model_parallel
 
 
 def _virtual_stages(args: Arguments, layers: int, pp: int) -> int:
-    """Returns the number of chunks of a pipeline stage. Raises Invalid where the layers do not
-    divide so."""
+    """Returns the number of chunks of a pipeline stage. Raises Invalid where the dump has none of
+    the arguments that set it, or the layers do not divide over the chunks."""
     if pp == 1:
         return 1
     args.require_any(*_VIRTUAL_STAGE_ARGUMENTS, part="layout")
@@ -308,28 +301,28 @@ def _virtual_stages(args: Arguments, layers: int, pp: int) -> int:
 
 
 def _balanced(args: Arguments, layers: int, stages: int) -> bool:
-    """Returns True where stages have different numbers of layers, as the embedding and the loss
-    take time too. `stages` counts all chunks."""
+    """Returns True where stages have different numbers of layers, which makes up for the time of
+    the embedding and the loss. `stages` counts all chunks."""
     pattern = pattern_of(args)
     if pattern is not None and len(chunks_of(pattern)) > 1:
         return len({*map(len, chunks_of(pattern))}) > 1
-    names_layers = any(args.text(name) is not None for name in _UNEVEN_SPLIT_ARGUMENTS)
-    counts_ends = names_layers or any(map(args.boolean, _SPLIT_WITH_ENDS_FLAGS))
-    return stages > 1 and (counts_ends or layers % stages > 0)
+    sets_layers = any(args.text(name) is not None for name in _UNEVEN_SPLIT_ARGUMENTS)
+    is_asked_for = sets_layers or any(map(args.boolean, _SPLIT_WITH_ENDS_FLAGS))
+    return stages > 1 and (is_asked_for or layers % stages > 0)
 
 
 def _zero_stage(args: Arguments) -> int:
     """Returns the ZeRO stage that the distributed optimizer, Megatron-FSDP, FSDP2 or DeepSpeed
-    amounts to."""
+    amounts to. Raises Invalid where the dump does not tell, or names an unknown sharding."""
     if args.boolean("use_torch_fsdp2"):
         return 3
     if args.boolean("deepspeed"):
         return _deepspeed_stage(args)
     args.require_any("use_distributed_optimizer", part="layout")
     if not (args.boolean("use_megatron_fsdp") or args.boolean("use_custom_fsdp")):
-        # The distributed optimizer, which Muon may bring along, shards states alone.
-        brings_it = args.text("optimizer") == "dist_muon"
-        return int(args.boolean("use_distributed_optimizer") or brings_it)
+        # The distributed optimizer shards optimizer states alone: stage 1. dist_muon implies it.
+        is_implied = args.text("optimizer") == "dist_muon"
+        return int(args.boolean("use_distributed_optimizer") or is_implied)
     strategy = args.text("data_parallel_sharding_strategy") or "optim_grads_params"
     if strategy not in _ZERO_STAGES:
         raise args.invalid(
@@ -366,7 +359,8 @@ def _offloads_activations(args: Arguments) -> bool:
 
 def read_recompute(args: Arguments, layers: int, chunks: int) -> dict[str, Any]:
     """Returns the recompute as fields of the layout: {"recompute": "selective",
-    "recompute_modules": ["core_attn"]}. `chunks` is the number of pipeline chunks."""
+    "recompute_modules": ["core_attn"]}. `chunks` is the number of pipeline chunks. Raises Invalid
+    for an unknown granularity, and Stopped for unknown modules."""
     args.require_any("recompute_granularity", part="layout")
     granularity = args.text("recompute_granularity") or "none"
     if granularity not in ("none", "selective", "full"):
@@ -378,7 +372,7 @@ def read_recompute(args: Arguments, layers: int, chunks: int) -> dict[str, Any]:
             raise args.stopped("recompute_modules", f"must be among {', '.join(MODULES)}")
         fields["recompute_modules"] = modules
     elif granularity == "full" and args.text("recompute_method") == "block":
-        count = args.required("recompute_num_layers")  # of each chunk; 0 below is all of them
+        count = args.required("recompute_num_layers")  # of each chunk; recompute_layers 0 is all
         is_part = layers % chunks == 0 and count * chunks < layers
         fields["recompute_layers"] = count if is_part else 0
     return fields

@@ -56,16 +56,16 @@ def unpadded_vocabulary(values: Mapping[str, str]) -> int | None:
 
 
 def vocabulary_of_tokenizer(values: Mapping[str, str]) -> str | None:
-    """Returns the number of tokens of a well-known public tokenizer, by its name; None for any
-    other. A tokenizer's type does not tell, since anyone's may have it."""
+    """Returns the number of tokens of a well-known public tokenizer, found by its name; None for
+    any other. A tokenizer's type does not decide it, since tokenizers of many sizes share one."""
     model = values.get("tokenizer_model", "")
     sizes: Mapping[str, int] = facts("tokenizers")["sizes"]
     return next((str(size) for name, size in sizes.items() if fnmatchcase(model, name)), None)
 
 
 def _layer_counts(values: Mapping[str, str]) -> dict[str, str]:
-    """Returns the number of layers, and of modules of multi-token prediction, that a layer
-    pattern has. These override arguments of their own."""
+    """Returns the arguments for the number of layers and of modules of multi-token prediction
+    that a layer pattern implies. They override the arguments that were typed."""
     pattern = next((values[name] for name in PATTERNS if values.get(name, "None") != "None"), None)
     if pattern is None:
         return {}
@@ -76,8 +76,8 @@ def _layer_counts(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _usual_width(hidden: int, gated: bool) -> int:
-    """Returns Megatron's default width of the MLP: four times the hidden size, or for a gated
-    one two thirds of that, in multiples of 64."""
+    """Returns Megatron's default width of the MLP: four times the hidden size. A gated MLP has
+    two thirds of that, rounded down to a multiple of 64."""
     return int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
 
 

@@ -47,7 +47,7 @@ def table() -> FieldTable:
 
 
 def argument_of(flag: str) -> str:
-    """Returns the argument that a flag sets: "add_bias_linear" of --disable-bias-linear."""
+    """Returns the argument that a flag sets: "add_bias_linear" for --disable-bias-linear."""
     argument: str = table().facts["argument"].get(flag, flag[2:].replace("-", "_"))
     return argument
 
@@ -65,8 +65,8 @@ def flag_of_argument() -> Mapping[str, str]:
 
 
 def kind_of_argument(argument: str) -> str:
-    """Returns the type of an argument's value, such as "int". Some arguments have no flag, and
-    are derived."""
+    """Returns the type of an argument's value, such as "int". An argument without a flag has its
+    type in the table's `derived`."""
     flag = flag_of_argument().get(argument)
     kind: str = table().facts["derived"][argument] if flag is None else table().fields[flag].kind
     return kind
@@ -98,8 +98,8 @@ def text_of(flag: str, value: Any) -> str:
 
 
 def value_of(flag: str, text: str) -> Any:
-    """Returns the value of a flag for the text that Megatron dumps of its argument: True of
-    "False" for --disable-bias-linear."""
+    """Returns the value of a flag for the text that Megatron dumps of its argument: True for
+    --disable-bias-linear where the dump has "False". An unreadable text is returned unchanged."""
     field = table().fields[flag]
     if field.kind == "bool":
         return (text == "True") != switches_off(flag)
@@ -109,13 +109,14 @@ def value_of(flag: str, text: str) -> Any:
         return re.findall(r"[\w+.*|-]{1,400}", text, re.ASCII)
     try:
         return field.parse(text)
-    except Invalid:  # which the reader of the argument reports, if it has one
+    except Invalid:  # where a reader uses the argument, it raises this error again
         return text
 
 
 def from_words(words: Sequence[str]) -> Settings:
-    """Returns the settings of an argument list. Records a reservation for words that are no
-    flag's value. Raises Invalid for values that Megatron's parser refuses."""
+    """Returns the settings of an argument list. Adds a reservation for each word that is no
+    flag's value. Raises Invalid for values that Megatron's parser refuses, and for undefined
+    shell variables."""
     settings = Settings(table())
     for flag, behind in _grouped(words):
         strays = behind
@@ -123,7 +124,7 @@ def from_words(words: Sequence[str]) -> Settings:
             values, strays = _split_values(flag, behind)
             settings.put(flag, _value(flag, values))
             settings.written[flag] = " ".join([flag, *values])
-        elif flag:
+        elif flag:  # an unknown flag may take any number of values, so no word is a stray
             settings.put(flag, " ".join(behind))
             settings.written[flag] = " ".join([flag, *behind])
             continue
@@ -131,13 +132,14 @@ def from_words(words: Sequence[str]) -> Settings:
             require_arguments_defined(word)
             reason = "it is the value of no flag"
             cure = "leave it out, or write the flag in front of it"
-            settings.reserve_text(word, reason, cure)
+            settings.add_text_reservation(word, reason, cure)
     return settings
 
 
 def from_dump(values: Mapping[str, str]) -> Settings:
     """Returns the settings of a dump, {"micro_batch_size": "2"}, under the names of flags.
-    Arguments without a flag keep their own names."""
+    Arguments without a flag keep their own names. Those that are off, or that Megatron derives
+    from others, are left out."""
     settings = Settings(table())
     for argument, text in values.items():
         flag = flag_of_argument().get(argument)
@@ -183,7 +185,7 @@ def _split_values(flag: str, behind: list[str]) -> tuple[list[str], list[str]]:
 
 def _value(flag: str, words: Sequence[str]) -> Any:
     """Returns the value of a flag, given its words. Raises Invalid for words that the parser
-    refuses."""
+    refuses; flags of no account are not checked."""
     field = table().fields[flag]
     if field.kind == "bool":
         return True

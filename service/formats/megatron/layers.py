@@ -20,7 +20,7 @@ _VARIANT = "experimental_attention_variant"
 _LETTERS = "MG*+D-E"
 _PATTERN_TEXT = re.compile(rf"[{re.escape(_LETTERS)}|]+(/[{re.escape(_LETTERS)}]+)*")
 _MAMBA_EXPANSION = 2
-"""The width of Mamba-2 over that of the stream, where the number of its heads is not given."""
+"""The width of Mamba-2 divided by the hidden size, where the number of its heads is not given."""
 
 
 def has_layers_of_kinds(args: Arguments) -> bool:
@@ -44,8 +44,8 @@ def pattern_of(args: Arguments) -> str | None:
 
 
 def chunks_of(pattern: str) -> list[str]:
-    """Returns the letters of each pipeline chunk of a layer pattern: ["M-M*-", "M-M-"] of
-    "M-M*-|M-M-". What is behind a / is multi-token prediction, and left out."""
+    """Returns the letters of each pipeline chunk of a layer pattern: ["M-M*-", "M-M-"] for
+    "M-M*-|M-M-". The multi-token prediction behind a / is left out."""
     return pattern.partition("/")[0].split("|")
 
 
@@ -55,8 +55,8 @@ def layer_list(
     """Returns the `layers` and `layer_kinds` of a model as a request writes them, made of these
     parts: "attention", "mlp" and, where some layer has experts, "moe".
 
-    `switches` is for models without a pattern: it has lists that say for each layer whether it
-    is `sparse`, has a `window`, and has a `recurrence`.
+    `switches` is only read for models without a layer pattern. Its lists "sparse", "window" and
+    "recurrence" have a switch for each layer.
     """
     pattern = pattern_of(args)
     if pattern is not None:
@@ -171,4 +171,5 @@ def shares_indexer(index: int, period: int, offset: int) -> bool:
     """Returns True where the layer at this index, from 0, uses the keys that an earlier layer's
     indexer chose (core/transformer/experimental_attention_variant/dsa.py,
     is_dsa_skip_topk_layer)."""
+    # Layers up to number `offset` choose keys themselves; of those behind, each `period`-th does.
     return max(index + 1 - max(offset, 1), 0) % period != 0

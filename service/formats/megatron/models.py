@@ -141,8 +141,8 @@ def _listed_experts(args: Arguments) -> dict[str, Any]:
 
 
 def _vocabulary(args: Arguments) -> dict[str, int]:
-    """Returns the size of the padded vocabulary; nothing where a typed command line leaves it to
-    the tokenizer."""
+    """Returns the field for the size of the padded vocabulary; no field where a typed command
+    line leaves it to the tokenizer. Raises Invalid where a dump has no size."""
     size = args.integer("padded_vocab_size") or args.integer("vocab_size")
     if size is None and args.flags is not None:
         return {}
@@ -172,8 +172,8 @@ def _mla(args: Arguments) -> dict[str, int | None]:
 
 def _window(args: Arguments, layers: int) -> dict[str, int]:
     """Returns the sliding window of a model whose layers are otherwise alike. With
-    window_attn_skip_freq n every n-th layer sees the whole sequence. Raises Unsupported for
-    irregular distances."""
+    window_attn_skip_freq n, every n-th layer sees the whole sequence. Raises Unsupported where
+    such layers stand at irregular distances."""
     size = _window_size(args)
     if size is None:
         return {}
@@ -190,7 +190,8 @@ def _window(args: Arguments, layers: int) -> dict[str, int]:
 
 def _window_size(args: Arguments) -> int | None:
     """Returns the number of keys that a query of a windowed layer sees; None without a window.
-    window_size (127, 0) counts those on its left and right beside its own, so that is 128."""
+    window_size (127, 0) counts the keys on the query's left and right, without its own: 128 in
+    all."""
     text = args.text("window_size")
     if text is None:
         return None
@@ -242,10 +243,10 @@ def _shared_expert(args: Arguments) -> dict[str, int]:
 
 def _sparse_layers(args: Arguments, layers: int) -> tuple[int, int]:
     """Returns the number of dense layers in front, and the period of sparse layers behind them.
-    Raises Unsupported where sparse layers stand irregularly.
+    Raises Invalid where no layer is sparse, and Unsupported where sparse layers stand irregularly.
 
-    Of each period Megatron makes the first layer sparse, and a request the last. The numbers of
-    dense and sparse layers are the same, in another order.
+    Megatron makes the first layer of each period sparse, and a request the last. The numbers of
+    dense and sparse layers are the same, only their order differs.
     """
     sparse = _layer_pattern(args, "moe_layer_freq", layers, _first_of_period)
     if not any(sparse):
@@ -261,7 +262,7 @@ def _sparse_layers(args: Arguments, layers: int) -> tuple[int, int]:
     ]
     if sparse == last_of_each_period:
         return num_dense_first, distance
-    # Otherwise one sparse layer anywhere in each period costs as much.
+    # Otherwise one sparse layer anywhere in each period will do: its place changes no cost.
     period = layers // sum(sparse)
     counts = [sum(sparse[start : start + period]) for start in range(0, layers, period)]
     if any(count != 1 for count in counts) or layers % period:
@@ -289,8 +290,8 @@ def _layer_pattern(
     args: Arguments, name: str, layers: int, is_on: Callable[[int, int], bool]
 ) -> list[bool]:
     """Returns a switch for each layer, from an expression such as "([0]*3+[1]*58)" or from a
-    period. `is_on` says, for a period and the index of a layer, whether that layer's switch is
-    on."""
+    period. `is_on` takes the period and the index of a layer, and returns that layer's switch.
+    Raises Stopped for any other text."""
     text = (args.text(name) or "1").replace(" ", "")
     if _PERIOD.fullmatch(text):
         return [is_on(int(text), index) for index in range(layers)]

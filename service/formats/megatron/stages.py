@@ -84,8 +84,8 @@ def _virtual_stages_of_pattern(
 
 
 def _require_even_chunks(args: Arguments, pp: int, virtual: int) -> None:
-    """Raises Stopped where the layers of a stage do not divide over its chunks. Where the first
-    or last stage has its own number of layers, that is checked elsewhere."""
+    """Raises Stopped where the layers of a stage do not divide over its chunks. Where arguments
+    set the layers of the first or last stage, `_with_given_ends` checks it."""
     if args.integer("num_layers") is None or any(map(args.text, (FIRST, LAST))):
         return
     of_stage, remainder = divmod(_counted_layers(args), pp)
@@ -132,9 +132,9 @@ def layers_per_chunk(args: Arguments, pp: int, virtual: int) -> list[int]:
             name = "pipeline_model_parallel_layout"
             rule = f"has {sum(counts)} layers, and must have the {layers} of the model"
             raise args.stopped(name, rule, f"as many t as layers, {layers}")
-        return _with_late_prediction(counts, _chunks(args), pp)
+        return _with_mtp_at_end(counts, _chunks(args), pp)
     if args.text(FIRST) is not None or args.text(LAST) is not None:
-        return _with_own_ends(args, pp, virtual)
+        return _with_given_ends(args, pp, virtual)
     counted_ends = [name for name in (EMBEDDING, LOSS) if args.boolean(name)]
     if not counted_ends:
         return []
@@ -149,11 +149,11 @@ def layers_per_chunk(args: Arguments, pp: int, virtual: int) -> list[int]:
     return counts
 
 
-def _with_late_prediction(counts: list[int], chunks: Sequence[str], pp: int) -> list[int]:
-    """Returns the number of layers of each chunk with every early module of multi-token
-    prediction swapped for a layer of the last stage. The cost model has these modules beside the
-    loss, and so every stage keeps its amount of work. Returns `counts` where the last stage has
-    no layer to spare."""
+def _with_mtp_at_end(counts: list[int], chunks: Sequence[str], pp: int) -> list[int]:
+    """Returns the number of layers of each chunk after every module of multi-token prediction
+    before the last chunk is swapped for a layer of the last stage. The cost model puts these
+    modules beside the loss; the swap keeps the amount of work of every stage. Returns `counts`
+    where the last stage has no layer to spare."""
     traded = list(counts)
     for index, chunk in enumerate(chunks[:-1]):
         for _ in range(chunk.count("m")):
@@ -166,7 +166,7 @@ def _with_late_prediction(counts: list[int], chunks: Sequence[str], pp: int) -> 
     return traded
 
 
-def has_early_prediction(args: Arguments) -> bool:
+def has_early_mtp(args: Arguments) -> bool:
     """Returns True where a layout has multi-token prediction before its last chunk, which the
     cost model does not describe."""
     early, _, _ = (args.text("pipeline_model_parallel_layout") or "").rpartition("|")
@@ -174,8 +174,8 @@ def has_early_prediction(args: Arguments) -> bool:
 
 
 def has_empty_chunks(args: Arguments) -> bool:
-    """Returns True where a layout has a chunk without layers between its first and last one,
-    which layouts here cannot have."""
+    """Returns True where the layout string has a chunk without layers between its first and last
+    chunk, which no `Layout` can express."""
     try:
         return not all("t" in chunk for chunk in _chunks(args)[1:-1])
     except Invalid:  # the layout is refused elsewhere
@@ -188,9 +188,9 @@ def _counted_layers(args: Arguments) -> int:
     return args.required("num_layers") + args.boolean(EMBEDDING) + args.boolean(LOSS)
 
 
-def _with_own_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
-    """Returns the number of layers of each chunk where arguments set that of the first or the
-    last stage. Raises Stopped where the other layers do not divide evenly."""
+def _with_given_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
+    """Returns the number of layers of each chunk where arguments set the layers of the first or
+    the last stage. Raises Stopped where the other layers do not divide evenly."""
     ends = [name for name in (FIRST, LAST) if args.text(name) is not None]
     for name in (EMBEDDING, LOSS):
         if args.boolean(name):
@@ -217,16 +217,15 @@ def _with_own_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
 
 
 def _even_ends(args: Arguments, ends: list[str], pp: int, virtual: int) -> str:
-    """Returns a flag for the first of the arguments in `ends`, which set the layers of an end of
-    the pipeline, with the nearest numbers that leave the other stages equally many; "" where
-    there are none."""
+    """Returns the flag of `ends[0]`, which sets the layers of the first or last stage, with the
+    nearest numbers that leave the other stages equally many layers; "" where there are none."""
     count = args.required(ends[0])
     layers = args.required("num_layers") - sum(args.required(name) for name in ends[1:])
     others = pp - len(ends)
 
     def is_even(candidate: int) -> bool:
         remaining = layers - candidate
-        return remaining > 0 and remaining % (others * virtual) == 0 if others else remaining == 0
+        return (remaining > 0 and remaining % (others * virtual) == 0) if others else not remaining
 
     even = filter(is_even, range(virtual, layers + 1, virtual))
     nearest = sorted(even, key=lambda candidate: abs(candidate - count))[:_MOST_VALUES]
@@ -234,8 +233,8 @@ def _even_ends(args: Arguments, ends: list[str], pp: int, virtual: int) -> str:
 
 
 def _chunks(args: Arguments) -> list[str]:
-    """Returns the chunks of a layout string written out, a letter for each part: ["Ett", "tt",
-    "ttmL"] of Et*2|tt|ttmL. Raises Stopped for a string that Megatron refuses."""
+    """Returns the chunks of a layout string with its repeats unfolded: ["Ett", "tt", "ttmL"] for
+    Et*2|tt|ttmL. Raises Stopped for a string that Megatron refuses."""
     name = "pipeline_model_parallel_layout"
     text = (args.text(name) or "").strip("\"'").replace(",", "")
     for pattern in (_REPEATED_GROUP, _REPEATED):

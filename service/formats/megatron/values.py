@@ -18,8 +18,8 @@ DUMP_PATH = "log.arguments"
 class Arguments(Settings):
     """Arguments by name, as texts. An absent argument and "None" are the same.
 
-    `flags` has what each is called where it is typed. It is None for a dump, whose errors name the
-    argument in the log.
+    `flags` maps each argument to its flag on a command line. It is None for a dump, so that errors
+    name the argument in the log.
     """
 
     def __init__(self, texts: Mapping[str, str], flags: Mapping[str, str] | None = None) -> None:
@@ -79,7 +79,7 @@ class Arguments(Settings):
 
     def stopped(self, name: str, rule: str, cure: str = "") -> Invalid:
         """Returns the error for a value that Megatron's parser accepts and its later checks
-        refuse. In a dump, which only a running job prints, it counts as invalid."""
+        refuse. A job that printed a dump has passed those checks, so there the error is Invalid."""
         if self.flags is None:
             return self.invalid(name, rule)
         return Stopped(self.called(name), self.shortened(name), rule, cure)

@@ -43,7 +43,7 @@ def is_of_deepspeed(arguments: Mapping[str, str]) -> bool:
 
 def in_todays_names(arguments: Mapping[str, str]) -> Mapping[str, str]:
     """Returns the arguments with names of other versions and forks translated:
-    {"tensor_model_parallel_size": "8"} of {"model_parallel_size": "8"}. A dump of the present
+    {"tensor_model_parallel_size": "8"} for {"model_parallel_size": "8"}. A dump of the present
     version is unchanged. Values that cannot be read are passed on."""
     renamed = dict(arguments)
     for name, name_today in facts(VERSIONS)["renamed"].items():
@@ -57,7 +57,8 @@ def in_todays_names(arguments: Mapping[str, str]) -> Mapping[str, str]:
         renamed["deepspeed"] = "True"
         renamed.setdefault("use_distributed_optimizer", "False")
     if any(name in arguments for name in _OLD_ARGUMENTS):
-        # Where a dump has one of the arguments that came together, another was cut off.
+        # Some arguments came in together. Where a dump has one of them, it was made later, and a
+        # missing one was cut off.
         for came_together, values in facts(VERSIONS)["only_before"]:
             if not any(name in arguments for name in came_together):
                 renamed = {**values, **renamed}
@@ -76,8 +77,8 @@ def _whole(arguments: Mapping[str, str], name: str) -> int | None:
 
 
 def _recompute(arguments: Mapping[str, str]) -> dict[str, str]:
-    """Returns the present name for older arguments of recompute. Activation checkpointing of
-    whole layers was called by other names, and is "full"."""
+    """Returns the present argument for older arguments of recompute, none where the dump has a
+    granularity. Older switches for checkpointing activations recompute whole layers: "full"."""
     if not _is_unset(arguments, "recompute_granularity"):
         return {}
     if not _is_unset(arguments, "activations_checkpoint_granularity"):
@@ -113,7 +114,7 @@ def _model(arguments: Mapping[str, str]) -> dict[str, str]:
         renamed["swiglu"] = str(arguments["glu_activation"].strip().lower() in _GATED)
     if arguments.get("geglu", "").strip() == "True":
         renamed["swiglu"] = "True"
-    elif "geglu" in arguments:
+    elif "geglu" in arguments:  # a fork that has geglu, and need not have swiglu
         renamed.setdefault("swiglu", arguments.get("swiglu", "False"))
     if "tie_embed_logits" in arguments:
         renamed["untie_embeddings_and_output_weights"] = str(
@@ -162,7 +163,7 @@ def _experts(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[s
     interval = _whole(arguments, "expert_interval") or 1
     layers = _whole(renamed, "num_layers") or 0
     arguments_of_experts = {"num_experts": str(experts)}
-    if interval > 1 and 0 < layers <= 1024:
+    if interval > 1 and 0 < layers <= 1024:  # no model has more, and the list must stay short
         switches = (str(int((index + 1) % interval == 0)) for index in range(layers))
         arguments_of_experts["moe_layer_freq"] = f"[{','.join(switches)}]"
     if arguments.get("enable_expert_tensor_parallelism", "").strip() != "True":

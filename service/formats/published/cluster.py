@@ -29,17 +29,18 @@ def read_cluster(row: Row) -> Cluster:
     named = _named_fabric(row)
     if named is not None:
         return Cluster(chip=chip, fabric=named, num_chips=num_chips)
-    inner = chip.fabric.levels[0]
-    size = row.get("scaleup_domain") or inner.size
-    gbps = row.get("scaleout_gbps_per_chip")
-    outer = gbps / 8 if gbps else chip.fabric.levels[-1].gb_s_per_chip
-    levels = (replace(inner, size=size), Level(name="scale-out", gb_s_per_chip=outer))
+    scale_up = chip.fabric.levels[0]
+    size = row.get("scaleup_domain") or scale_up.size
+    gbps = row.get("scaleout_gbps_per_chip")  # gigabits, where levels have gigabytes
+    scale_out_gb_s = gbps / 8 if gbps else chip.fabric.levels[-1].gb_s_per_chip
+    scale_out = Level(name="scale-out", gb_s_per_chip=scale_out_gb_s)
+    levels = (replace(scale_up, size=size), scale_out)
     return Cluster(chip=chip, fabric=Fabric(id=chip.fabric.id, levels=levels), num_chips=num_chips)
 
 
 def _named_fabric(row: Row) -> Fabric | None:
-    """Returns the catalogue's fabric that the row names; None where it names none of this chip,
-    or states a bandwidth of its own."""
+    """Returns the catalogue's fabric that the row names. None where it names none, names one of
+    another chip, or states a bandwidth of its own."""
     text = row.get("fabric") or ""
     name = text.split(",")[0]
     if not name or row.get("scaleout_gbps_per_chip"):

@@ -52,6 +52,7 @@ def read_degrees(
     cp = _degree(training, "cp", assumed)
     model_parallel = tp * pp * cp
     dp = training.get("dp") or num_devices // model_parallel
+    # Chips are counted more reliably than dp, which some sources state by a convention of theirs.
     if model_parallel * dp != num_devices and num_devices % model_parallel == 0:
         dp = num_devices // model_parallel
         assumed.append("dp")
@@ -81,7 +82,7 @@ def read_degrees(
 
 
 def _degree(training: Row, name: str, assumed: list[str]) -> int:
-    """Returns a stated degree, or 1, which is noted in `assumed`."""
+    """Returns a stated degree, or else 1, and adds its name to `assumed`."""
     if training.get(name) is None:
         assumed.append(name)
     return training.get(name) or 1
@@ -90,7 +91,8 @@ def _degree(training: Row, name: str, assumed: list[str]) -> int:
 def _sharding(training: Row, stack: Stack, dp: int, pp: int, assumed: list[str]) -> dict[str, Any]:
     """Returns the ZeRO stage, whether FSDP frees parameters after forward (`reshard`), and the
     degree of sharding, as fields of Layout. A row that states no known kind of sharding gets the
-    stack's usual one. `dp` is the number of data-parallel ranks."""
+    stack's usual one, and `assumed` the name of that field. `dp` is the number of data-parallel
+    ranks."""
     stage = stated_zero_stage(training)
     if stage is None:
         assumed.append("data_parallel_kind")
@@ -106,20 +108,23 @@ def _sharding(training: Row, stack: Stack, dp: int, pp: int, assumed: list[str])
     return {"zero_stage": 3, "reshard": not keeps_gathered, "dp_shard": shard}
 
 
-def _shard_within_slice(cluster: Cluster, shard: int, other_degrees: int, experts: int) -> int:
-    """Returns the degree of sharding within a slice, beside replicas in each slice; `shard`,
-    over all slices, where the other axes leave no room within one. `experts` is the number of
-    ranks over which experts are split."""
-    within_slice = math.gcd(shard, cluster.scale_up_domain // other_degrees)
-    has_room = within_slice > 1 and within_slice * other_degrees % experts == 0
-    return within_slice if has_room else shard
+def _shard_within_slice(
+    cluster: Cluster, dp_shard: int, other_degrees: int, expert_ranks: int
+) -> int:
+    """Returns the degree of sharding of a run that shards within each slice and replicates over
+    slices. Returns `dp_shard`, over all slices, where the other axes leave no room within a
+    slice. `expert_ranks` is the number of ranks over which experts are split."""
+    within_slice = math.gcd(dp_shard, cluster.scale_up_domain // other_degrees)
+    has_room = within_slice > 1 and within_slice * other_degrees % expert_ranks == 0
+    return within_slice if has_room else dp_shard
 
 
 def _expert_tensor_degree(
     stack: Stack, architecture: Architecture, tp: int, ep: int, stage_devices: int
 ) -> int:
-    """Returns the tensor parallelism of experts where the row does not state it: that of dense
-    layers where the stack usually does so and the devices of a stage can be divided so, else 1."""
+    """Returns the tensor parallelism of experts for a row that does not state it: `tp` where the
+    stack usually splits experts as it splits dense layers, else 1. Returns 1, too, where
+    `ep * tp` does not divide the devices of a stage."""
     if stage_devices % (ep * tp):
         return 1
     is_habit = ep > 1 and stack.expert_tensor_parallel and stack.launch != "graph"
@@ -144,6 +149,7 @@ def read_layouts(
         is_even = num_layers % chunks == 0
         policies = _recompute_policies(training, problem, num_layers // chunks, assumed)
         for policy in policies:
+            # Layouts state recompute of some layers a chunk only for equal chunks.
             is_part = is_even and policy.layers * chunks < num_layers
             for micro_batch in _micro_batches(row, problem, degrees, assumed):
                 layout = Layout(
@@ -208,7 +214,8 @@ def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> t
         assumed.append("virtual_stages")
         if problem.stack.usual_virtual_stages:
             return "interleaved", problem.stack.usual_virtual_stages
-        # Embedding and head may count as two layers more.
+        # The most chunks, up to eight a stage, that divide the layers. Embedding and head may
+        # count as two layers more.
         fitting = [
             stages
             for stages in range(2, 9)
@@ -228,17 +235,17 @@ def _max_virtual_stages(num_layers: int, pp: int) -> int:
 def _recompute_policies(
     training: Row, problem: Problem, chunk_layers: int, assumed: list[str]
 ) -> list[RecomputePolicy]:
-    """Returns the recompute policies that a row may mean: modules of "selective:core_attn,mlp",
-    four layers of "full:block,4 layers", and those usual in the stack where the row states none.
-    Stacks without recompute of modules mean some layers by
-    "selective", and the row may leave open how many of the `chunk_layers` of a chunk."""
+    """Returns the recompute policies that a row may mean, such as two modules for
+    "selective:core_attn,mlp" and four layers for "full:block,4 layers". A row that states none
+    gets those usual in the stack. `chunk_layers` is the number of layers in a chunk. Adds
+    "recompute" to `assumed` where the row leaves the policy open."""
     text = training.get("recompute")
     if text is None:
         assumed.append("recompute")
         return _habitual_policies(problem, chunk_layers)
     policy, _, details = text.partition(":")
     stack = problem.stack
-    # Such stacks recompute whole layers, and "selective" means some of them.
+    # Stacks that recompute whole layers, and no modules, mean some layers by "selective".
     selects_layers = stack.recompute_layers and "selective" not in stack.recompute
     if policy.startswith("selective") and selects_layers:
         layers = _stated_layers(text, chunk_layers)
@@ -254,7 +261,7 @@ def _recompute_policies(
         blocks = re.fullmatch(r"block,(\d+) layers", details)
         return [RecomputePolicy(policy, layers=int(blocks[1]) if blocks else 0)]
     if policy == "custom" and not _offloads_activations(training):
-        # Such a policy keeps what it names, and no row says what that is.
+        # A custom policy keeps the activations that it names, and no row says which.
         assumed.append("recompute")
         modules = tuple(filter(problem.has_module, stack.selective[-1]))
         return [RecomputePolicy("selective", modules), RecomputePolicy("full")]
@@ -289,8 +296,8 @@ def _offloads_activations(training: Row) -> bool:
 
 
 def _stated_layers(text: str, chunk_layers: int) -> int | None:
-    """Returns the number of layers of a chunk that a text gives as "8 layers", "1/3" or "0.5"; 0
-    where that is all of them, None where it gives none."""
+    """Returns the number of layers of a chunk that a text states as "8 layers", "1/3" or "0.5".
+    0 stands for all of them; None where the text states no number."""
     count = re.search(r"(\d+) layers", text)
     if count:
         return min(int(count[1]), chunk_layers) % chunk_layers
@@ -307,31 +314,34 @@ def _eighths(layers: int) -> list[int]:
 
 
 def _micro_batches(row: Row, problem: Problem, degrees: Row, assumed: list[str]) -> tuple[int, ...]:
-    """Returns the stated micro-batch, or else all that the run may have had. Raises Invalid
-    where the batch has less than one sequence for each rank."""
+    """Returns the stated micro-batch, or else all that the run may have had, and then adds
+    "micro_batch" to `assumed`. Raises Invalid where the batch has less than one sequence for
+    each data-parallel rank."""
     training = row["training"]
     pp = degrees["pp"]
     stack = problem.stack
-    share = problem.workload.global_batch // (degrees["dp_shard"] * degrees["dp_replicate"])
+    dp = degrees["dp_shard"] * degrees["dp_replicate"]
+    rank_sequences = problem.workload.global_batch // dp
     stated = training.get("micro_batch_size")
-    if stated is not None and stated == int(stated) and share % int(stated) == 0:
+    if stated is not None and stated == int(stated) and rank_sequences % int(stated) == 0:
         return (int(stated),)
     accumulation = training.get("grad_accum")
-    if accumulation and share % accumulation == 0 and share:
-        return (share // accumulation,)
+    if accumulation and rank_sequences % accumulation == 0 and rank_sequences:
+        return (rank_sequences // accumulation,)
     assumed.append("micro_batch")
-    if share < 1:
+    if rank_sequences < 1:
         raise Invalid(
             "training.global_batch_sequences",
             problem.workload.global_batch,
             "less than one sequence a rank",
         )
-    if pp > 1 and share % pp == 0 and is_older_than(row, stack.one_sequence_since):
-        return (share // pp,)
+    # Earlier releases made as many micro-batches as stages, unless told otherwise.
+    if pp > 1 and rank_sequences % pp == 0 and is_older_than(row, stack.one_sequence_since):
+        return (rank_sequences // pp,)
     if pp == 1 and stack.usual_sequences:
-        return tuple(divisors(share))  # all sequences of a device at once, or as many as fit
+        return tuple(divisors(rank_sequences))  # all sequences at once, or as many as fit
     # 1 is the default of these stacks. Whoever states recompute but no micro-batch has tuned both.
     is_untuned = training.get("recompute") is None
     if is_untuned and stack.launch != "graph" and problem.architecture.is_moe:
         return (1,)
-    return tuple(size for size in divisors(share) if size <= _MAX_MICRO_BATCH)
+    return tuple(size for size in divisors(rank_sequences) if size <= _MAX_MICRO_BATCH)

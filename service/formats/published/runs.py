@@ -198,9 +198,9 @@ def _window(extra: Row) -> dict[str, Any]:
 def _workload(
     training: Row, degrees: Row, cluster: Cluster, stack: Stack, assumed: list[str]
 ) -> Workload:
-    """Returns the workload. A length or a batch that the row does not state is the stack's usual
-    one, or follows from the micro-batch, and is noted in `assumed`. Raises Invalid where it does
-    not follow."""
+    """Returns the workload. A sequence length that the row does not state is the stack's usual
+    one. A batch that it does not state follows from the micro-batch, or is the stack's usual one.
+    Adds the names of such fields to `assumed`. Raises Invalid where there is no usual one."""
     seq_len = training.get("seq_len") or stack.usual_seq_len
     if seq_len is None:
         raise Invalid("training.seq_len", None, "not stated")
@@ -275,7 +275,7 @@ def _step_time(measured: Row, problem: Problem) -> tuple[float | None, bool]:
         ratio = measured.get("mfu") or measured.get("hfu")
         if ratio is None:
             return None, False
-        recompute = recompute or measured.get("mfu") is None
+        recompute = recompute or measured.get("mfu") is None  # HFU counts recompute
         flops = ratio * problem.cluster.chip.peak_flops(workload.number_format.gemm) / 1e12
     seconds = step_time_from_throughput(
         flops_per_chip_s=flops * 1e12,

@@ -47,8 +47,9 @@ _SHARDING = re.compile(rf"\b({'|'.join(_ZERO_STAGES)})")
 
 
 def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[str]) -> Stack:
-    """Returns the software stack of a run, with the features and the age that its date implies,
-    and with what the row states or shows of it. Adds the names of assumed fields to `assumed`."""
+    """Returns the software stack of a run: the catalogue's stack, changed by what the run's date
+    implies, what the row states, and what the run must have been able to do. Adds the names of
+    fields that were assumed to `assumed`."""
     training = row["training"]
     try:
         stack = catalogue.stack(_stack_name(row))
@@ -86,9 +87,9 @@ def _stated_changes(training: Row, stack: Stack) -> dict[str, Any]:
 
 
 def _stack_name(row: Row) -> str:
-    """Returns the catalogue's name for the stack. A row may name Megatron-Core or FSDP for what
-    runs on top of them, which the name of its framework tells. A framework that drives PyTorch's
-    FSDP itself counts as "fsdp"."""
+    """Returns the catalogue's name for the stack. A row's `stack` may name only the base, such as
+    Megatron-Core or FSDP; its `framework` then names what runs on top of it, such as NeMo. A
+    framework whose software has PyTorch's FSDP as its backend counts as "fsdp"."""
     if (row.get("software") or {}).get("backend") in _FSDP:
         return "fsdp"
     framework = row.get("framework") or ""
@@ -163,7 +164,7 @@ def _decimal_year(date: str) -> float:
 
 def is_older_than(row: Row, year: float | None) -> bool:
     """Returns True where the run's date is before `year`, in which its stack got an ability.
-    False without either."""
+    False where the row has no date or `year` is None."""
     return bool(year and row.get("date") and _decimal_year(row["date"]) < year)
 
 

@@ -48,26 +48,26 @@ def _graphs(value: Any) -> Changes:
     return {"moe_graphs": extent, "static_experts": extent == "full"}
 
 
-def _named(field: str, words: Mapping[Any, Any]) -> Callable[[Any], Changes]:
-    """Returns a reader of a switch that sets this field of Stack by the value's word; other
-    words set nothing."""
-    return lambda value: {field: words[value]} if value in words else {}
+def _choice(field: str, choices: Mapping[Any, Any]) -> Callable[[Any], Changes]:
+    """Returns a reader of a switch that sets this field of Stack. `choices` maps values of the
+    switch to values of the field; other values of the switch set nothing."""
+    return lambda value: {field: choices[value]} if value in choices else {}
 
 
 def _gathers_fp8(value: Any) -> Changes:
-    """Returns the field of Stack for the bytes in which parameters are gathered. 0 means the
-    format of GEMMs."""
+    """Returns the field of Stack for the bytes of a gathered parameter: 2 (bf16), or 0 where it is
+    gathered in the format of GEMMs."""
     return {"gather_bytes": 0 if value else 2}
 
 
 _READERS: dict[str, Callable[[Any], Changes]] = {
-    "dispatcher": _named("dispatcher", _DISPATCHERS),
+    "dispatcher": _choice("dispatcher", _DISPATCHERS),
     "moe_overlap": _flag("overlap_expert"),
     "tp_comm_overlap": _flag("overlap_tensor"),
     "mc2": _flag("overlap_tensor"),
     "overlap_grad_reduce": _flag("overlap_data"),
     "gradient_bucketing": lambda value: {} if value else {"overlap_data": False},
-    "attention": _named("attention_kernel", _ATTENTION_KERNELS),
+    "attention": _choice("attention_kernel", _ATTENTION_KERNELS),
     "fused_norm": lambda value: {"fused": False, "fused_norm": bool(value)},
     "grouped_gemm": lambda value: {"experts_at_once": value is not False},
     "router_fusion": _flag("fused_routing"),
@@ -75,10 +75,10 @@ _READERS: dict[str, Callable[[Any], Changes]] = {
     "liger": lambda value: {"loss": "fused_linear", "fused": True} if value else {},
     "param_offload": _flag("parameters_on_host"),
     "gradient_bytes": lambda value: {"gradient_bytes": float(value)},
-    "reduce_dtype": _named("reduce_bytes", {"bf16": 2.0, "fp32": 4.0}),
+    "reduce_dtype": _choice("reduce_bytes", {"bf16": 2.0, "fp32": 4.0}),
     "fp8_param_gather": _gathers_fp8,
     "fp8_all_gather": _gathers_fp8,
-    "fp8_recipe": _named("fp8_scaling", {"tensorwise": "tensorwise", "rowwise": "rowwise"}),
+    "fp8_recipe": _choice("fp8_scaling", {"tensorwise": "tensorwise", "rowwise": "rowwise"}),
     "cuda_graphs": _graphs,
 }
 """By name of a switch. Those that are not here are read elsewhere, or change nothing that the
@@ -112,6 +112,6 @@ def stated_switches(row: Mapping[str, Any], stack: Stack) -> Changes:
 
 
 def _unless_automatic(stack: Stack, changes: Changes) -> Changes:
-    """Returns `changes`, which come with a framework's kernels; none for a stack whose attention
-    kernel is chosen automatically."""
+    """Returns `changes`, or none for a stack whose attention kernel is "auto": that already
+    stands for the fastest kernel that the chips have."""
     return {} if stack.attention_kernel == "auto" else changes

@@ -58,9 +58,9 @@ class Field:
     """The member of the request that says it."""
 
     def parse(self, text: str) -> Any:
-        """Returns the value of a text, by the field's type: 8 of "8". Raises Invalid for a value
-        of another type or outside of the choices, and for a shell variable without a value.
-        Fields that change neither time nor memory may have such a variable."""
+        """Returns a text as a value of the field's type: 8 for "8". Raises Invalid for a value
+        of another type or outside of the choices, and for a shell variable without a value. A
+        field of no account may have such a variable, and its text is returned unchanged."""
         if self._may_be_undefined(text):
             return text
         require_defined(self.name, text)
@@ -80,9 +80,10 @@ class Field:
         if self.kind == "int" and isinstance(value, float) and value.is_integer():
             value = int(value)
         if self.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
+            # float() of a huge integer would raise OverflowError; infinity is refused below.
             value = float(value) if abs(value) <= _LARGEST else math.inf
         is_number = self.kind in ("int", "float") and isinstance(value, (int, float))
-        if is_number and not abs(value) <= _LARGEST:
+        if is_number and not abs(value) <= _LARGEST:  # NaN, too, is not <= anything
             raise self.invalid(value, f"must be a number up to {_LARGEST:g}")
         expected = _TYPES.get(self.kind)
         is_stray_bool = isinstance(value, bool) and self.kind != "bool"
@@ -104,7 +105,8 @@ class Field:
         return self.use == "no_account" and is_variable
 
     def _typed(self, text: str) -> Any:
-        """Returns a text as a value of the field's type. Raises Invalid where it is none."""
+        """Returns a text as a value of the field's type, before its choices are checked. Raises
+        Invalid for a text of another type."""
         try:
             if self.kind == "int":
                 return int(text.replace("_", ""))

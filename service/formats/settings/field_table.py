@@ -49,9 +49,9 @@ class FieldTable:
     """Sentences call the package this."""
     release: str
     unknown: Unknown
-    """A name that is in no table: the framework `stops` at it, or takes no notice of it (`passes`),
-    or a program of the caller's own may have it (`open`). Where forks have names of their own, it
-    stops at one that is spelt like a known one (`misspelt`), and another is `open`."""
+    """The framework's reaction to a name that it does not have: it `stops`, or ignores the name
+    (`passes`), or a program of the caller's own may read the name (`open`). `misspelt` is for
+    frameworks with forks: a name spelt like a known one stops it, any other name is `open`."""
     open: tuple[str, ...]
     """Patterns of names that a program of the caller's own may have, whatever `unknown` says."""
     prefix: str
@@ -165,9 +165,10 @@ def longest_first(by_pattern: Mapping[str, Value]) -> dict[str, Value]:
 
 def _first_match(patterns: Iterable[str]) -> FirstMatch:
     """Returns a function from a name to the first pattern that matches it, None where none does.
-    It tries all in one expression: a launch may have tens of thousands of names, and patterns
-    one by one take a fifth of a millisecond for each."""
+    One expression holds all patterns: a launch may have tens of thousands of names, and trying
+    pattern after pattern takes a fifth of a millisecond a name."""
     in_order = [*patterns]
+    # Group n is the n-th pattern. Without patterns, (?!) matches nothing.
     expression = re.compile("|".join(f"({translate(pattern)})" for pattern in in_order) or "(?!)")
 
     def first_match(name: str) -> str | None:

@@ -47,8 +47,8 @@ NOTHING_UNREAD = UnreadSettings()
 class Settings:
     """The settings of one launch, by the names of its framework.
 
-    Values are checked by the table as they are asked for. What a reader finds that it cannot take
-    into account, it reserves.
+    A value is checked against the table when it is asked for. A reader that finds a setting which
+    it cannot take into account adds a reservation.
     """
 
     def __init__(self, table: FieldTable, given: Mapping[str, Any] | None = None) -> None:
@@ -57,7 +57,7 @@ class Settings:
         self.written: dict[str, str] = {}
         """The text of a setting as it was written, where that is not `name = value`."""
         self.is_other_release = False
-        """Names that the table does not have may be those of the release that runs."""
+        """The job runs another release than the table's, so an unknown name may be valid there."""
         self.reservations: list[Reservation] = []
         self.warnings: list[str] = []
         self.stops: list[Stop] = []
@@ -87,10 +87,11 @@ class Settings:
         field = self.table.fields[name]
         if name not in self.given:
             return field.default
+        # A few settings know "auto" as a value of their own, which no other program replaces.
         if self.is_auto(name) and _AUTO not in field.choices and field.default != _AUTO:
             cure = "write the value that the other program fills in"
             reason = "another program fills it in, and what it fills in is not in the text"
-            self.reserve(name, reason, cure)
+            self.add_reservation(name, reason, cure)
             return field.default
         return field.checked(self.given[name])
 
@@ -137,21 +138,21 @@ class Settings:
                 self.given[name] = value
 
     def update(self, other: Settings) -> None:
-        """Adds the settings and reservations of another text of the same launch, which override
-        these."""
+        """Adds the settings and reservations of another text of the same launch. Its values
+        override those given so far."""
         self.given |= other.given
         self.written |= other.written
         self.reservations += other.reservations
 
-    def reserve(
+    def add_reservation(
         self, name: str, reason: str, cure: str = GIVE_FIELDS, *, answered_by: str = ""
     ) -> None:
-        """Records a reservation: the setting `name` is not taken into account, for this reason.
+        """Adds a reservation: the setting `name` is not taken into account, for this reason.
         `cure` says what to write instead, and `answered_by` which field of the request settles
         it."""
-        self.reserve_text(self.shown(name), reason, cure, answered_by=answered_by)
+        self.add_text_reservation(self.shown(name), reason, cure, answered_by=answered_by)
 
-    def reserve_text(
+    def add_text_reservation(
         self,
         written: str,
         reason: str,
@@ -160,7 +161,7 @@ class Settings:
         answered_by: str = "",
         is_open: bool = False,
     ) -> None:
-        """Records a reservation about a part of the launch as it is `written`. With `is_open` it
+        """Adds a reservation about a part of the launch as it is `written`. With `is_open` it
         stands for any number of unknown settings."""
         self.note(
             Reservation(
@@ -168,8 +169,8 @@ class Settings:
             )
         )
 
-    def reserve_file_value(self, name: str, value: Any) -> None:
-        """Records a reservation for a value from a file of the framework's own, unless it is
+    def add_file_value_reservation(self, name: str, value: Any) -> None:
+        """Adds a reservation for a value from a file of the framework's own, unless it is
         described or changes nothing."""
         field = self.table.field(name)
         if field and field.use == "not_described" and not changes_nothing(field, value):
@@ -185,7 +186,8 @@ class Settings:
 
     def nearest(self, name: str) -> str | None:
         """Returns the known setting that an unknown name probably means; None where none is
-        near. Only the first MOST_HINTS names are looked up, since each takes half a millisecond."""
+        near. Only the first MOST_HINTS calls look it up, at half a millisecond each; later ones
+        return None, since an answer shows no more hints."""
         self._num_hints += 1
         return nearest_setting(name, self.table.fields) if self._num_hints <= MOST_HINTS else None
 
@@ -226,8 +228,9 @@ class Settings:
         )
 
     def _unknown_as(self, name: str, near: str | None) -> Unknown:
-        """Returns what the framework does with an unknown name: it "stops", ignores it, or it is
-        "open", as another program may read it. `near` is a similar known name."""
+        """Returns "stops", "passes" or "open" for an unknown name. `near` is a similar known
+        name, if there is one: where forks may have names of their own ("misspelt"), only a name
+        that resembles a known one stops the framework."""
         kind = "open" if self.is_other_release else self.table.unknown_as(name)
         if kind == "misspelt":
             return "open" if near is None else "stops"
@@ -274,5 +277,6 @@ def _not_described(field: Field, written: str) -> Reservation:
 
 
 def changes_nothing(field: Field, value: Any) -> bool:
-    """Tells whether a value is the default, or no value at all."""
+    """Returns True for the default, a value that the table lists as equal to it
+    (`as_predicted`), or an empty value."""
     return value == field.default or value in (*field.as_predicted, {}, [], None, "")

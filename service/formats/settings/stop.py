@@ -28,11 +28,11 @@ class Stop:
     is_of_name: bool = False
     """The framework has no such name, whatever else is set."""
     hides_layout: bool = False
-    """The layout that would run cannot be told, and the one that is read is another."""
+    """The layout that the job means cannot be told; the layout that was read is another one."""
 
 
 class Stopped(Invalid):
-    """A framework's parser takes a setting, and what comes behind it refuses to start."""
+    """A framework's parser accepts a setting, but the framework then refuses to start with it."""
 
     def __init__(self, setting: str, value: object, rule: str, cure: str = "") -> None:
         shown = setting if value is None else f"{setting} {value}"
@@ -55,8 +55,8 @@ class Stopped(Invalid):
 
 
 class Stops:
-    """Collects the reasons to stop, so that the rest of a configuration can be read. `source` is
-    the file of the framework that checks what is attempted."""
+    """Collects the reasons to stop, so that a reader can go on with the rest of a configuration.
+    `source` is the file of the framework that makes these checks."""
 
     def __init__(self, source: str) -> None:
         self.source = source

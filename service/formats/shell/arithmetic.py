@@ -27,8 +27,8 @@ _OPERATIONS: Mapping[type[ast.AST], Callable[[int, int], int]] = {
 
 
 def value_of(expression: str) -> int | None:
-    """Returns the value of an arithmetic expression of whole numbers, 16 of "8 * 2"; None where
-    it has names or is no such expression."""
+    """Returns the value of an arithmetic expression of whole numbers: 16 for "8 * 2". None where
+    it has names, divides by 0, has a number of 10**12 or more, or is no such expression."""
     choice = _CHOICE.fullmatch(expression)
     if choice is not None:
         condition = value_of(choice[1])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _ARGUMENTS = re.compile(r"\$\{?[#1]")
 _MOST_ARGUMENTS = 64
-"""Rounds of a loop over arguments: each takes one at least."""
+"""Rounds that are followed of a loop over arguments. Each round takes at least one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Branches:
             elif child.type == "else_clause":
                 clauses.append((None, child.children[1:]))  # which has no test
         branches: list[Variables] = []
-        one_runs = False
+        one_ran = False
         for tests, body in clauses:
             truth = True if tests is None else reader.run(tests)
             if truth is True and not branches:
@@ -54,15 +54,15 @@ class Branches:
             if truth is not False:
                 branches.append(self._branch(body, self._default_of(tests or ())))
             if truth is True:
-                one_runs = True
+                one_ran = True
                 break
-        self._merge(branches, one_runs=one_runs)
+        self._merge(branches, one_ran=one_ran)
         return None
 
     def _branch(self, body: Sequence[Node], default: str | None = None) -> Variables:
-        """Follows a branch of which the text does not decide whether it runs, and returns the
-        variables at its end. The variables outside stay as they are, except for `default`: the
-        one to which the branch only gives a default, as [ -z "$TP" ] && TP=4 does."""
+        """Follows a branch that may or may not run, and returns the variables at its end. The
+        variables outside stay as they are, except for the variable named `default`, to which the
+        branch gives a value only if it has none, as [ -z "$TP" ] && TP=4 does."""
         reader = self.reader
         outside = reader.variables
         reader.variables = outside.copied()
@@ -84,23 +84,23 @@ class Branches:
         return inside
 
     def _default_of(self, tests: Sequence[Node]) -> str | None:
-        """Returns the variable to which a branch behind these tests gives a default: X of [ -z
+        """Returns the variable to which a branch behind these tests gives a default: X for [ -z
         "$X" ]. None for other tests, and where X has a value."""
         if len(tests) != 1:
             return None
         name = variable_found_unset(self.reader.tree.text(tests[0]))
         return None if name in self.reader.variables.values else name
 
-    def _merge(self, branches: Sequence[Variables], *, one_runs: bool) -> None:
-        """Sets variables to what they may be after these undecided branches. `one_runs` says
+    def _merge(self, branches: Sequence[Variables], *, one_ran: bool) -> None:
+        """Sets variables to what they may be after these undecided branches. `one_ran` says
         that one of them surely runs."""
         reader = self.reader
         if branches:
-            reader.variables.merge(branches, one_ran=one_runs, is_inside=reader.undecided > 0)
+            reader.variables.merge(branches, one_ran=one_ran, is_inside=reader.undecided > 0)
 
     def follow_list(self, node: Node) -> Truth:
         """Follows `a && b` or `a || b`. Returns whether it succeeds; None where that is not
-        known. A command in front that is not a test counts as successful."""
+        known. In front of &&, a command that is not a test counts as successful."""
         reader = self.reader
         left = node.children[0]
         right = node.children[-1]
@@ -111,8 +111,9 @@ class Branches:
             truth = True if operator == "&&" else None
         if truth is None:
             default = self._default_of([left]) if operator == "&&" else None
-            self._merge([self._branch([right], default)], one_runs=False)
+            self._merge([self._branch([right], default)], one_ran=False)
             return None
+        # The right side runs after success of `a &&`, and after failure of `a ||`.
         return reader.follow(right) if truth == (operator == "&&") else truth
 
     def follow_not(self, node: Node) -> Truth:
@@ -131,7 +132,7 @@ class Branches:
         text = "" if value is None else expansion.text(value)
         is_known = not undefined_variables(text) and not expansion.doubts
         branches: list[Variables] = []
-        one_runs = False
+        one_ran = False
         for item in (child for child in node.children if child.type == "case_item"):
             patterns, body = case_parts(item)
             truths = [self._matches(text, pattern) if is_known else None for pattern in patterns]
@@ -141,9 +142,9 @@ class Branches:
             if takes_all or True in truths or None in truths:
                 branches.append(self._branch(body))
             if takes_all or True in truths:
-                one_runs = True
+                one_ran = True
                 break
-        self._merge(branches, one_runs=one_runs)
+        self._merge(branches, one_ran=one_ran)
         return None
 
     def _matches(self, text: str, node: Node) -> Truth:
@@ -171,7 +172,7 @@ class Branches:
         if expansion.doubts or any(map(undefined_variables, words)):
             reason = f"line {line_of(node)} goes through words that are not known"
             reader.variables.values[name] = Value((f"${name}",), reason=reason)
-            self._merge([self._branch(body.children)], one_runs=False)
+            self._merge([self._branch(body.children)], one_ran=False)
             return None
         for word in words:
             reader.set(name, Value((word,)), doubt, keeps=False)
@@ -200,18 +201,18 @@ class Branches:
             return None
         for _ in range(_MOST_ARGUMENTS if reads_arguments else 1):
             truth = self.reader.run(tests)
-            if truth is is_until:
+            if truth is is_until:  # `while` ends at a false test, `until` at a true one
                 return None
             if truth is None or not reads_arguments:
                 break
             if self._ends_loop(body):
                 return None
-        self._merge([self._branch(body.children)], one_runs=False)
+        self._merge([self._branch(body.children)], one_ran=False)
         return None
 
     def follow_counted(self, node: Node) -> Truth:
         """Follows the body of `for ((i=0; i<8; i++))` once; what it sets is in doubt."""
         body = node.child_by_field_name("body")
         if body is not None:
-            self._merge([self._branch(body.children)], one_runs=False)
+            self._merge([self._branch(body.children)], one_ran=False)
         return None

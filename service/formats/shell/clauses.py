@@ -47,7 +47,7 @@ def is_test(tree: Tree, node: Node) -> bool:
 
 
 def variable_found_unset(test: str) -> str | None:
-    """Returns the variable that a test checks to be empty: "X" of [ -z "$X" ]. None for any
+    """Returns the variable that a test checks to be empty: "X" for [ -z "$X" ]. None for any
     other test."""
     match = _FINDS_UNSET.fullmatch(test.strip())
     return match[1] if match else None

@@ -28,8 +28,8 @@ _BEGINS_OVERRIDES = re.compile(
 _MOST_NAMED = 5
 """Programs that an error names."""
 _KEPT = 4
-"""Commands kept. To find which settings make a change, a launch is read some twenty times with
-others of its settings, and the command in its text is the same each time."""
+"""Texts whose commands are cached. To find which settings make a change, a launch is read some
+twenty times with some settings changed, while the command in its text stays the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +60,18 @@ class Command:
     notes: tuple[str, ...] = ()
     """Sentences about values that were taken in the place of others."""
     in_branches: tuple[str, ...] = ()
-    """Assignments that may have made it another command, and may or may not have run."""
+    """Assignments that may or may not have run, and that would make it another command."""
     replaced_in_branches: tuple[str, ...] = ()
     """Assignments in branches that would replace a value that the text gives otherwise."""
     defaults: tuple[str, ...] = ()
-    """Variables that nothing sets, with the values that the text has for them then: TP=4."""
+    """Variables that nothing sets, with the default that the text has for each: TP=4."""
 
 
 @cached_by_identity(_KEPT, objects=2)
 def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
     """Returns the training command of a text, with its words, program, environment and ranks.
-    Raises Invalid where the text has several different ones, or a quote that is not closed."""
+    Raises Invalid where the text has several different ones, a quote that is not closed, or
+    options that contradict each other on nodes, GPUs or ranks."""
     words = _json_words(text) or _overrides(text)
     if words:
         words = tuple(_with_variables(word, files.environment) for word in words)
@@ -153,13 +154,13 @@ def _without_defaults(
     text: str, files: LaunchFiles, header: Header, before: Sequence[str]
 ) -> Sequence[str]:
     """Returns the words in front of the program, with values that come only from defaults left
-    out: of --nnodes=${NNODES:-8} the 8 holds only where nothing sets the variable."""
-    if "${" not in text and "-z" not in text:
+    unknown: in --nnodes=${NNODES:-8} the 8 holds only where nothing sets the variable."""
+    if "${" not in text and "-z" not in text:  # one of these begins every default
         return before
     script = read_script(text, scheduler_variables(header), files, takes_defaults=False)
     try:
         words = _training_statement(script).words
-    except Invalid:  # which program is started is decided by a default
+    except Invalid:  # a default decides which program is started
         return before
     return words[: program_at(words) or 0]
 
@@ -168,7 +169,7 @@ def _program(words: Sequence[str], index: int) -> str:
     """Returns the program at `index` of the words, "train.py"; with its subcommand for a tool
     that has some, "axolotl train"."""
     program = words[index]
-    before = words[index - 1] if index else "--module"
+    before = words[index - 1] if index else "--module"  # the first word is no subcommand either
     is_subcommand = before not in ("-m", "--module") and "." not in program
     if is_subcommand and not program.startswith("$"):
         return f"{base_name(before)} {program}"

@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 _SUBMITS = ("sbatch", "qsub")
 _READS_STDIN = (*SHELLS, *_SUBMITS)
 _STDIN = "/dev/stdin"
-"""A command calls a heredoc this way that goes into no file."""
+"""The name by which a command reads its input, such as a heredoc, as a file."""
 _TRANSPARENT = ("exec", "nohup", "time", "builtin")
 """Words in front of a command that change nothing of it."""
 _SHELL_FILE = re.compile(r"\.(?:sh|bash|slurm|sbatch|pbs|job|lsf|py)$")
 _MOST_WRITTEN = 2**17
-"""Characters of a file that a script writes, with its name: no launch file has as many."""
+"""Characters of a file that a script writes, with its name. Larger files are no launch files, and
+are not kept."""
 PRINTS = ("cat", "echo", "printf")
 """Commands of which it is known what they print."""
 _RESPACES = re.compile(r"tr (?:-[ds] )?(?:\\n|[\\rnt ]{1,9})( .)?|xargs(?: echo)?", re.DOTALL)
@@ -88,24 +89,23 @@ class Commands:
                     elif inner.is_named and not inner.type.startswith("heredoc"):
                         behind.append(inner)
         if any(node.type == "pipeline" for node in behind):
-            outputs.append(("/dev/null", False))  # for all of it is for the next command
+            outputs.append(("/dev/null", False))  # the next command gets the text, not this one
         truth = self._with_input(body, _Streams(text, tuple(outputs)), arguments)
         self._follow_behind(behind, text)
         return truth
 
     def _with_input(self, body: Node | None, streams: _Streams, arguments: list[str]) -> Truth:
-        """Interprets a command with this input and these output files; of a pipeline or list, its
-        last command gets them. `arguments` are words that follow its own."""
+        """Interprets a command with this input and these output files; in a pipeline the last
+        command gets them. `arguments` are words that follow its own."""
         if body is None:
             return None
         if body.type == "command":
             return self.run(body, streams, arguments)
-        if body.type in ("pipeline", "list"):
+        if body.type == "pipeline":
             *others, last = [child for child in body.children if child.is_named]
-            if body.type == "pipeline":
-                self.reader.run(others)
-                self._with_input(last, streams, arguments)
-                return None
+            self.reader.run(others)
+            self._with_input(last, streams, arguments)
+            return None
         return self.reader.follow(body)
 
     def _follow_behind(self, nodes: Sequence[Node], text: str | None) -> None:
@@ -121,7 +121,7 @@ class Commands:
 
     def _output(self, node: Node) -> list[tuple[str, bool]]:
         """Returns the file that a redirection writes, and whether it appends: [("run.sh",
-        False)] of `> run.sh`. Returns an empty list for redirected input."""
+        False)] for `> run.sh`. Returns an empty list for redirected input."""
         operator = next((child.type for child in node.children if not child.is_named), ">")
         destination = node.child_by_field_name("destination")
         if destination is None or operator not in (">", ">>", ">|", "&>", "&>>"):
@@ -131,7 +131,7 @@ class Commands:
 
     def _arguments_behind(self, node: Node) -> list[str]:
         """Returns the words behind a redirection's file name, which are arguments of the command
-        in front of it: ["--bf16"] of `python train.py > log --bf16`."""
+        in front of it: ["--bf16"] for `python train.py > log --bf16`."""
         expansion = self.reader.expansion()
         behind = node.children_by_field_name("destination")[1:]
         return [word for argument in behind for word in expansion.words(argument)]
@@ -151,18 +151,18 @@ class Commands:
 
     def _write(self, text: str, streams: _Streams) -> None:
         """Writes a text into the output files of a command, or prints it where there are none.
-        Variables left in a file that is no shell script are quoted, so that they stay values
-        there."""
+        In a file that is no shell script, variables without a known value are put in quotes, so
+        that a parser of JSON or YAML reads them as texts."""
         written = self.reader.script.written
         if not streams.outputs:
             self.reader.print_out(text)
-        for name, adds in streams.outputs:
+        for name, appends in streams.outputs:
             is_device = name.startswith("/dev/") and name != _STDIN
             if is_device or len(text) + len(name) > _MOST_WRITTEN:
                 continue
             self.reader.budget.count(len(text))
             content = text if _SHELL_FILE.search(name) else _BARE_VARIABLE.sub(r'"$\1"', text)
-            written[name] = (written.get(name, "") if adds else "") + content
+            written[name] = (written.get(name, "") if appends else "") + content
 
     # -- commands
 
@@ -215,11 +215,11 @@ class Commands:
         if self._runs_text(words, environment, streams):
             statements[count:] = [command.with_doubts_of(inner) for inner in statements[count:]]
             return None
-        if streams.input is not None and not streams.outputs:
+        if streams.input is not None and not streams.outputs:  # it may name /dev/stdin as a file
             self._write(streams.input, _Streams(outputs=((_STDIN, False),)))
         exported: Mapping[str, str] = {**reader.variables.environment(), **environment}
         if statements and statements[-1].environment == exported:
-            exported = statements[-1].environment  # or thousands of commands would have copies
+            exported = statements[-1].environment  # shared by thousands of commands
         statements.append(replace(command, words=(*reader.before, *words), environment=exported))
         return None
 
@@ -361,7 +361,8 @@ class Commands:
         if len(known) < len(texts):
             self.reader.print_out(None)
             return True
-        is_for_next = streams.input is not None and self.reader.printed is None  # of a pipeline
+        # Outside of $( ), the next command of the pipeline reads what cat passes on.
+        is_for_next = streams.input is not None and self.reader.printed is None
         to_next = ((_STDIN, False),) if is_for_next else ()
         self._write("".join(known), _Streams(outputs=streams.outputs or to_next))
         return True
@@ -369,14 +370,14 @@ class Commands:
     def _tee(self, words: list[str], streams: _Streams, line: int) -> Truth:
         """Interprets `tee`: writes its input into the files that it names, and to its output."""
         if streams.input is not None:
-            adds = "-a" in words
-            names = [(word, adds) for word in words[1:] if not word.startswith("-")]
+            appends = "-a" in words
+            names = [(word, appends) for word in words[1:] if not word.startswith("-")]
             self._write(streams.input, _Streams(outputs=(*names, *streams.outputs)))
         return True
 
 
 def _without_shell(words: Sequence[str]) -> tuple[str, ...]:
-    """Returns the words in front of a script without the shell that runs it: ("srun",) of `srun
+    """Returns the words in front of a script without the shell that runs it: ("srun",) for `srun
     bash -x`."""
     before = [*words]
     while before and (base_name(before[-1]) in SHELLS or before[-1] in ("-s", "-", "-l", "-x")):

@@ -16,7 +16,7 @@ Truth = bool | None
 """True, false, or not decided."""
 _OPERATOR_NODES = ("test_operator", "!", "(", ")", "=", "==", "!=", "<", ">", "=~", "&&", "||")
 _INNER = ("binary_expression", "unary_expression", "parenthesized_expression", "negated_command")
-_OF_FILES = set("abcdefghLkpNOGrRsStTuwx")
+_FILE_TESTS = set("abcdefghLkpNOGrRsStTuwx")
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": lambda left, right: left == right,
     "-ne": lambda left, right: left != right,
@@ -94,7 +94,7 @@ class _Parsing:
         truth = self._or()
         return truth if self.position == len(self.tokens) else None
 
-    def _takes(self, *operators: str) -> bool:
+    def _accepts(self, *operators: str) -> bool:
         """Returns True, and moves past it, where the next token is one of these operators."""
         is_next = self.position < len(self.tokens) and self.tokens[self.position].is_operator
         if is_next and self.tokens[self.position].text in operators:
@@ -106,7 +106,7 @@ class _Parsing:
         """Returns the truth of `A || B || …` or `A -o B`. One true part decides it, whatever is
         unknown."""
         truth = self._and()
-        while self._takes("||", "-o"):
+        while self._accepts("||", "-o"):
             truth = _either(truth, self._and())
         return truth
 
@@ -114,18 +114,18 @@ class _Parsing:
         """Returns the truth of `A && B && …` or `A -a B`. One false part decides it, whatever is
         unknown."""
         truth = self._not()
-        while self._takes("&&", "-a"):
+        while self._accepts("&&", "-a"):
             # A and B is not (not A or not B).
             truth = _negated(_either(_negated(truth), _negated(self._not())))
         return truth
 
     def _not(self) -> Truth:
         """Returns the truth of `! A`, of a group in brackets, or of a single test."""
-        if self._takes("!"):
+        if self._accepts("!"):
             return _negated(self._not())
-        if self._takes("("):
+        if self._accepts("("):
             truth = self._or()
-            self._takes(")")
+            self._accepts(")")
             return truth
         return self._single()
 
@@ -155,11 +155,11 @@ class _Parsing:
         """Returns the truth of `-z text`, `-n text` or a test of a file; None where that is not
         known, such as for a file that was not sent."""
         if undefined_variables(text):
-            # What the text does not set may be set where it runs.
+            # A variable that the text does not set may be set where the job runs.
             return None
         if operator in ("-n", "-z"):
             return bool(text) == (operator == "-n")
-        if operator[1:] in _OF_FILES:
+        if operator[1:] in _FILE_TESTS:
             return True if operator in ("-e", "-f", "-s") and self.has_file(text) else None
         return None
 

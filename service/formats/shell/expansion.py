@@ -87,7 +87,7 @@ class Expansion:
     """The variables that nothing sets and whose defaults were put in: TP=4."""
 
     def words(self, node: Node) -> list[str]:
-        """Returns the words that one word of the text expands to: ["-n", "8"] of $OPTIONS, where
+        """Returns the words that one word of the text expands to: ["-n", "8"] for $OPTIONS, where
         that is "-n 8". Variables outside quotes are split at spaces, arrays in quotes at their
         elements."""
         elements = self._elements(node)
@@ -111,7 +111,7 @@ class Expansion:
 
     def value(self, node: Node | None) -> tuple[tuple[str, ...], bool]:
         """Returns the words of an assigned value, and True where it is an array: (("a", "b"),
-        True) of (a b)."""
+        True) for (a b)."""
         if node is None:
             return ("",), False
         if node.type != "array":
@@ -154,14 +154,14 @@ class Expansion:
         kind = node.type
         text = self.tree.text(node)
         if kind in _SUBSTITUTIONS:
-            # The grammar counts spaces in front of a variable in double quotes to the variable, and
-            # the ends of lines that go on.
+            # In double quotes the grammar's node of a variable includes the spaces and continued
+            # line ends in front of it.
             spaces = _SPACES.match(text)
             if spaces and spaces[0]:
                 yield _Piece(_unescaped(spaces[0]))
                 text = text[spaces.end() :]
             value = self._substituted(node, text)
-            yield _Piece(value, splits=value != text)
+            yield _Piece(value, splits=value != text)  # what is not known stays in one piece
         elif kind == "raw_string":
             yield _Piece(text[1:-1])
         elif kind == "ansi_c_string":
@@ -192,6 +192,7 @@ class Expansion:
         characters that a backslash quotes there; None means any."""
         position = start
         for node in nodes:
+            # Inside double quotes, where `escapes` is given, other quotes are plain characters.
             is_special = node.type in _SUBSTITUTIONS or (
                 escapes is None and (node.child_count > 0 or node.type in _QUOTED)
             )
@@ -218,7 +219,7 @@ class Expansion:
 
     def _substituted(self, node: Node, text: str) -> str:
         """Returns what a variable, an arithmetic expression or a command in $( ) is replaced by:
-        "16" of $((8 * 2)). Where that is not known it stays as written."""
+        "16" for $((8 * 2)). Where that is not known it stays as written."""
         # Behind the := of ${…} the grammar takes a sum for a command in brackets.
         is_sum = text.startswith("$((") and text.endswith("))")
         if node.type == "arithmetic_expansion" or is_sum:
@@ -255,13 +256,13 @@ class Expansion:
         if before:
             return self._length_or_target(before[0].type, value, index)
         if text is None and index is not None and "$" in index:
-            return index  # which is what is not known, whatever the array holds
+            return index  # its variable is what has to be known first
         if not behind:
             return f"${name}" if text is None else text
         return self._with_operator(name, text, behind, node)
 
     def _index(self, text: str) -> str:
-        """Returns the index or key of an array's element with variables replaced: "3" of I+1
+        """Returns the index or key of an array's element with variables replaced: "3" for I+1
         where I is 2."""
         if text in ("@", "*"):
             return text
@@ -313,7 +314,7 @@ class Expansion:
             return text
         self.budget.count(len(text))
         if operator in _CUTS:  # ${NAME%pattern}
-            self.budget.count(patterns.MAX_CHARACTERS)
+            self.budget.count(patterns.MAX_CHARACTERS)  # a cut takes as long as so many
             return patterns.cut(text, argument(end), operator)
         if operator in _REPLACES:  # ${NAME/pattern/words}
             if len(behind) == 1:
@@ -348,14 +349,15 @@ class Expansion:
 
     def _with_numbers(self, expression: str) -> str:
         """Returns an arithmetic expression with known variables replaced by their numbers:
-        "8*GPUS" of NODES*GPUS, where only NODES is known, as 8."""
+        "8*GPUS" for NODES*GPUS, where only NODES is known, as 8."""
 
         def known_value(match: re.Match[str]) -> str:
             value = self._value_of(match[1])
             text = value.first if value is not None else ""
             if re.fullmatch(r"-?\d{1,12}", text):
                 return text
-            # A sum that is not known stands with its unknown names, whose values can be sent.
+            # In place of a sum that is not known, its expression is put in: the error then names
+            # the unknown variables, whose values can be sent.
             unknown_sum = re.fullmatch(rf"\$\(\((.{{1,{_LONGEST_SUM}}})\)\)", text)
             return f"({unknown_sum[1]})" if unknown_sum else match[1]
 
@@ -363,7 +365,7 @@ class Expansion:
         return _IN_SUM.sub(known_value, without_braces)
 
     def _name_or_default(self, match: re.Match[str]) -> str:
-        """Returns the name in ${NAME}, or 8 of ${NAME:-8} where nothing sets NAME."""
+        """Returns the name in ${NAME}, or 8 for ${NAME:-8} where nothing sets NAME."""
         value = self.variables.values.get(match[1])
         if value is None and match[2] is not None and self.takes_defaults:
             return match[2]

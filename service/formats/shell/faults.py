@@ -17,8 +17,8 @@ _UNDEFINED = re.compile(
 
 
 def invalid_launch(value: object, rule: str) -> Invalid:
-    """Returns the error for a launch in which `value`, a word or a setting of it, breaks a rule;
-    None for the launch as a whole."""
+    """Returns the error for a launch that breaks a rule. `value` is the word or the setting that
+    breaks it; None means the launch as a whole."""
     return Invalid(PATH, value, rule)
 
 
@@ -43,8 +43,8 @@ def shortened(text: str) -> str:
 
 
 def undefined_variables(word: str) -> list[str]:
-    """Returns the variables in a word whose values the text does not define: ["TP"] of
-    "--tp=$TP"; "(…)" stands for a command."""
+    """Returns the variables in a word whose values the text does not define: ["TP"] for
+    "--tp=$TP". "(…)" stands for a command."""
     return [match["summed"] or match["named"] or "(…)" for match in _UNDEFINED.finditer(word)]
 
 
@@ -62,7 +62,7 @@ def require_defined(name: str, word: str) -> None:
 
 def require_arguments_defined(word: str) -> None:
     """Raises Undefined where a word in the place of a flag is a variable that the text does not
-    define: it could hold any flags."""
+    define, because it could hold any flags. $@ and $*, the script's own arguments, may pass."""
     undefined = undefined_variables(word)
     if undefined and word[0] in "$`" and undefined[0] not in "@*":
         rule = (

@@ -10,10 +10,10 @@ _MOST_FEATURES = 16  # sites have a few for each kind of node
 
 
 def required_features(expression: str, num_nodes: int | None) -> tuple[str, ...]:
-    """Returns the features that every node of a job must have: ("h100", "ib") of
+    """Returns the features that every node of a job must have: ("h100", "ib") for
     --constraint=h100&ib. An expression with alternatives requires none. A feature of only some
-    nodes, such as h100*4 of 16, does not count. A key in front is dropped: "H100_SXM5" of
-    GPU_SKU:H100_SXM5."""
+    nodes, such as h100*4 of 16, does not count. A key in front is dropped: GPU_SKU:H100_SXM5
+    becomes "H100_SXM5"."""
     if "|" in expression:
         return ()
     parts = _AND.split(re.sub(r"[\[\]()\s]", "", expression))[:_MOST_FEATURES]

@@ -63,7 +63,7 @@ class LaunchFiles:
         if name in self.texts:
             return name
         components = _components(name)
-        if not components or _VARIABLE.fullmatch(components[-1]):
+        if not components or _VARIABLE.fullmatch(components[-1]):  # it may be any file
             return None
         shared = {sent: _common_end(components, _components(sent)) for sent in self.texts}
         most = max(shared.values(), default=0)
@@ -92,5 +92,5 @@ def _components(name: str) -> list[str]:
 
 
 def _common_end(first: list[str], second: list[str]) -> int:
-    """Returns how many components two paths share at their ends: 2 of a/b/c and x/b/c."""
+    """Returns how many components two paths share at their ends: 2 for a/b/c and x/b/c."""
     return len(commonprefix([first[::-1], second[::-1]]))

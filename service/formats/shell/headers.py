@@ -28,12 +28,12 @@ _OTHER_NAMES = {"nodes": ("N",), "gpus-per-node": ("gres",)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The options of a job in Slurm's words, without dashes in front, whoever the scheduler is."""
+    """The options of a job, translated to Slurm's names without dashes, whatever its scheduler."""
 
     name: str = SBATCH
     options: Mapping[str, str] = field(default_factory=dict)
     as_written: Mapping[str, str] = field(default_factory=dict)
-    """Options as the text says them, where that is in other words than Slurm's."""
+    """Options as the text writes them, where another scheduler than Slurm has other names."""
     others: tuple[Mapping[str, str], ...] = ()
     """The options of the further components of a heterogeneous job."""
     notes: tuple[str, ...] = ()
@@ -52,8 +52,9 @@ class Header:
 
 
 def header_of(texts: Iterable[str], environment: Mapping[str, str]) -> Header:
-    """Returns the options that batch scripts ask for: {"nodes": "4"} of #SBATCH --nodes=4.
-    Variables in `environment` that the scheduler sets, such as SLURM_NNODES, override them."""
+    """Returns the options that batch scripts ask for: {"nodes": "4"} for #SBATCH --nodes=4.
+    Variables in `environment` that the scheduler sets, such as SLURM_NNODES, override them.
+    Raises Invalid for a quote that is not closed."""
     header = Header()
     for text in texts:
         header = _overridden(header, _header_of_text(text))
@@ -61,7 +62,7 @@ def header_of(texts: Iterable[str], environment: Mapping[str, str]) -> Header:
 
 
 def options(words: Iterable[str]) -> dict[str, str]:
-    """Returns options with their values, without dashes: {"nodes": "4", "N": "8"} of --nodes 4
+    """Returns options with their values, without dashes: {"nodes": "4", "N": "8"} for --nodes 4
     -N8. An option without a value has ""."""
     values: dict[str, str] = {}
     name: str | None = None  # whose value may be the next word
@@ -143,15 +144,13 @@ def _header_of_pbs_line(line: str) -> Header | None:
 
 
 def _chunk(text: str) -> dict[str, str]:
-    """Returns the options of one chunk of PBS in Slurm's words: {"nodes": "4", "gpus-per-node":
-    "8"} of 4:ncpus=64:ngpus=8."""
+    """Returns the options of one chunk of PBS under Slurm's names: {"nodes": "4",
+    "gpus-per-node": "8"} for 4:ncpus=64:ngpus=8."""
     count, *parts = text.split(":")
     pairs = dict(part.partition("=")[::2] for part in parts)
     if not count.isdecimal():
         return {}
     values = {"nodes": count}
-    if "ppn" in pairs and "mpiprocs" not in pairs and "gpus" in pairs:
-        pairs.pop("ppn")  # which counts cores there
     for name, option in _OF_CHUNK.items():
         if pairs.get(name, "").isdecimal():
             values[option] = pairs[name]
@@ -186,7 +185,7 @@ def _with_grants(header: Header, environment: Mapping[str, str]) -> Header:
 
 def used_components(header: Header, before: Sequence[str]) -> list[int]:
     """Returns the indices of the components of a heterogeneous job that a command runs on: [0,
-    2] of srun --het-group=0,2. Without that option srun runs on the first, and mpirun on all."""
+    2] for srun --het-group=0,2. Without that option srun runs on the first, and mpirun on all."""
     everything = [*range(header.num_components)]
     named = options(before).get("het-group")
     if named is None:

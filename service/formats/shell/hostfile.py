@@ -41,7 +41,7 @@ def hosts_of(before: Sequence[str], files: LaunchFiles) -> Hosts | None:
 
 
 def _slots(text: str) -> dict[str, int] | None:
-    """Returns the number of devices of each host in a hostfile: {"worker-0": 8} of "worker-0
+    """Returns the number of devices of each host in a hostfile: {"worker-0": 8} for "worker-0
     slots=8". None where a line has another form."""
     lines = [line.strip() for line in text.splitlines()]
     matches = [_LINE.fullmatch(line) for line in lines if line and not line.startswith("#")]
@@ -50,8 +50,8 @@ def _slots(text: str) -> dict[str, int] | None:
 
 
 def _ranks_by_host(slots: Mapping[str, int], flags: Mapping[str, str]) -> dict[str, int]:
-    """Returns the number of ranks on each host, after --include or --exclude and the limits of
-    the launcher."""
+    """Returns the number of ranks on each host: its slots, changed by the launcher's --include,
+    or else by --exclude, --num_nodes and --num_gpus."""
     if "include" in flags:
         included = _hosts_and_devices(flags["include"])
         return {host: len(devices) or slots[host] for host, devices in included if host in slots}
@@ -67,7 +67,7 @@ def _ranks_by_host(slots: Mapping[str, int], flags: Mapping[str, str]) -> dict[s
 
 def _hosts_and_devices(text: str) -> list[tuple[str, set[str]]]:
     """Returns the hosts of a filter, each with its devices: [("worker-0", set()), ("worker-1",
-    {"0", "2"})] of worker-0@worker-1:0,2. An empty set means all devices."""
+    {"0", "2"})] for worker-0@worker-1:0,2. An empty set means all devices."""
     matches = [_FILTER.fullmatch(part) for part in text.split("@")]
     return [(match[1], {*(match[2] or "").split(",")} - {""}) for match in matches if match]
 

@@ -134,9 +134,9 @@ class Interpreter:
         return True
 
     def set(self, name: str, value: Value, doubt: Doubt, *, keeps: bool) -> None:
-        """Gives a variable a value. In a branch that may not run, the assignment is kept as
-        pending, and outside of the branch it is a doubt. `keeps` says that the old value is part
-        of the new one."""
+        """Gives a variable a value. In a branch that may not run, `doubt`, the assignment, is
+        kept as pending, and becomes a doubt behind the branch. `keeps` says that the old value is
+        part of the new one."""
         before = self.variables.values.get(name)
         doubts = value.doubts
         defaults = value.defaults
@@ -147,6 +147,7 @@ class Interpreter:
             pending = before.pending
         reason = f"line {doubt.line} sets it to {doubt.written.partition('=')[2][:80]}"
         text = value.text
+        # The output of a command is not known: the variable stands for itself.
         if not value.is_array and re.fullmatch(r"\$\([^()]*\)|`[^`]*`", text):
             value = Value((f"${name}",), reason=reason)
         self.variables.values[name] = Value(
@@ -249,7 +250,7 @@ class Interpreter:
     def _output_of_text(self, command: str) -> str | None:
         """Returns what a function, or a file that the launch writes, prints. None for a command
         that starts a program, or whose output the text does not decide."""
-        command = re.sub(r"^\s*<(?!<)", "cat ", command)
+        command = re.sub(r"^\s*<(?!<)", "cat ", command)  # $(< file) is $(cat file)
         first = command.split(None, 1)[0] if command.strip() else ""
         if first not in self.functions and first not in PRINTS:
             return None
@@ -315,9 +316,9 @@ class Interpreter:
         is_own_shell: bool,
     ) -> Truth:
         """Interprets the statements of another text or of a function, one level deeper, and
-        restores this text's state afterwards. `before` are the words in front of what starts it,
-        and `arguments` its $1, $2, …, without which it sees those of this text. Raises Invalid
-        beyond a depth that only recursion reaches."""
+        restores this text's state afterwards. `before` are the words in front of what starts it.
+        `arguments` are its $1, $2, …; with None it sees the arguments of this text. Raises
+        Invalid beyond a depth that only recursion reaches."""
         if self.depth >= _MOST_DEPTH:
             rule = f"starts scripts or functions in one another, {_MOST_DEPTH} deep: write it out"
             raise invalid_launch(None, rule)

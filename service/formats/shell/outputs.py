@@ -27,6 +27,7 @@ def output_of(
     if count is not None:
         return count
     words = _words(put_in(command))
+    # A $ that is left belongs to a variable without a known value.
     if not words or "$" in command and any("$" in word for word in words):
         return None
     if words[0] == "expr":

@@ -21,7 +21,7 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
     if pattern.count("*") > _MOST_STARS or len(pattern) > MAX_CHARACTERS:
         return None
     try:
-        return re.compile(translate(pattern.replace("[^", "[!")))
+        return re.compile(translate(pattern.replace("[^", "[!")))  # fnmatch negates sets by !
     except re.error:
         return None
 
@@ -42,23 +42,23 @@ def cut(text: str, pattern: str, operator: str) -> str | None:
     pattern: doubled operators cut the longest match. None where that could take too long."""
     if len(text) > MAX_CHARACTERS:
         return None
-    front = operator[0] == "#"
-    ends = range(len(text) + 1)
-    shortest_first = ends if front else reversed(ends)
+    is_front = operator[0] == "#"
+    places = range(len(text) + 1)
+    shortest_first = places if is_front else reversed(places)
     order = shortest_first if len(operator) == 1 else reversed([*shortest_first])
     for cut_at in order:
-        is_cut = matches(text[:cut_at] if front else text[cut_at:], pattern)
-        if is_cut is None:
+        is_match = matches(text[:cut_at] if is_front else text[cut_at:], pattern)
+        if is_match is None:
             return None
-        if is_cut:
-            return text[cut_at:] if front else text[:cut_at]
+        if is_match:
+            return text[cut_at:] if is_front else text[:cut_at]
     return text
 
 
 def replaced(text: str, pattern: str, instead: str, operator: str) -> str | None:
     """Returns a text with the first match of a pattern replaced by `instead`: with `operator` //
-    all, with /# one at the start, with /% one at the end. None for patterns with more than
-    characters or one set of them."""
+    all, with /# one at the start, with /% one at the end. None for a pattern with a star, or with
+    a set among other characters."""
     if set(pattern) & set("*?[") or not pattern:
         return text if not pattern else _with_class_replaced(text, pattern, instead, operator)
     if operator == "/#":

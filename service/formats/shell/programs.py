@@ -37,7 +37,7 @@ _REMOTE = {"ssh", "pdsh", "clush", "dsh"}
 _TEXT_OPTIONS = ("--command", "--wrap")
 """Options of xpk, gcloud and sbatch whose value is a command of a shell."""
 _STARTS_TEXTS = {"xpk.py"}
-"""Programs in Python that take one."""
+"""Programs in Python with such an option."""
 _FILE_TOOLS = {
     "cat", "chmod", "chown", "cp", "dirname", "du", "file", "grep", "head", "install", "ls", "ln",
     "md5sum", "mv", "realpath", "rm", "rsync", "scp", "sed", "tail", "touch", "wc",
@@ -58,12 +58,12 @@ _DOES_NOT_TRAIN = {
     "cleanup", "plot", "upload", "serve", "sanity", "split", "consolidate", "compile",
     "checker", "benchmark", "microbenchmark", "microbenchmarks", "server", "decode",
 }  # fmt: skip
-"""Words in the name of a program that say what it does."""
+"""Words in the name of a program that say that it trains, or that it does something else."""
 _DOES_FIRST = {
     "convert", "download", "eval", "evaluate", "export", "install", "merge", "prepare",
     "preprocess", "tokenize", "upload",
 }  # fmt: skip
-"""Verbs that say so at the head of a name, whatever stands behind them."""
+"""Verbs at the beginning of a name that say that it does not train, whatever follows."""
 _BETWEEN_WORDS = re.compile(r"[^a-z]+")
 _TELLS_A_TRAINER = 6  # a training tool's own subcommand is surer than any name
 _IS_NAMED_SO = 2  # a name is surer than a launcher, which counts 1
@@ -86,10 +86,10 @@ def base_name(path: str) -> str:
 
 
 def program_at(words: Sequence[str]) -> int | None:
-    """Returns the index of the program among the words of a command: 4 of `torchrun
+    """Returns the index of the program among the words of a command: 4 for `torchrun
     --nproc_per_node 8 -m train`. It is a Python file, the module behind `-m`, a shell script, a
     subcommand of a training tool, or a variable named for a program. None where the command
-    starts none."""
+    starts none, as `python -c` does."""
     starts_python = False
     starts_program = False
     if words and base_name(words[0]) in _FILE_TOOLS:
@@ -107,7 +107,7 @@ def program_at(words: Sequence[str]) -> int | None:
             return None
         elif following in _TRAINERS.get(name, ()):
             return index + 1
-        elif _wraps(words, index) or name in _STARTS_TEXTS:
+        elif _wraps(words, index) or name in _STARTS_TEXTS:  # the program is behind this word
             starts_program = True
         elif _PROGRAM.fullmatch(word) or (starts_program and _NAMED_PROGRAM.fullmatch(word)):
             return index
@@ -156,7 +156,7 @@ def _behind_shell(words: Sequence[str], index: int) -> Wrapped | None:
 
 
 def shell_file_at(words: Sequence[str]) -> int | None:
-    """Returns the index of the shell script that a command runs, 1 of `bash train.sh`; None
+    """Returns the index of the shell script that a command runs, 1 for `bash train.sh`; None
     where it runs none."""
     index = program_at(words)
     starts_python = index is not None and base_name(words[index]).endswith((".py", ".pyc"))
@@ -189,7 +189,7 @@ def without_words_of_node(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _option_name(word: str) -> str:
-    """Returns the name of an option: node_rank of --node-rank=1."""
+    """Returns the name of an option: node_rank for --node-rank=1."""
     return word.partition("=")[0].lstrip("-").replace("-", "_")
 
 
@@ -217,6 +217,6 @@ def likelihood(words: Sequence[str]) -> int:
     does_other = bool(words_of_name & _DOES_NOT_TRAIN) and not words_of_name & _TRAINS
     # eval_sft evaluates, and prepare_and_train does both.
     does_other |= first_word in _DOES_FIRST and "and" not in words_of_name
-    if does_other or "compile" in words_of_name:
+    if does_other or "compile" in words_of_name:  # compile_for_training, too, only compiles
         return _DOES_OTHER
     return (_IS_NAMED_SO if words_of_path & _TRAINS else 0) + (1 if launchers(words) else 0)

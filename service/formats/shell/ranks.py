@@ -60,7 +60,7 @@ class _Launcher:
     is_header: bool = False
     """It is what the job asks its scheduler for."""
     as_written: Mapping[str, str] = field(default_factory=dict)
-    """Options as the text says them, where that is in other words."""
+    """Options as the text writes them, where another scheduler than Slurm has other names."""
 
     @property
     def asks_for_gpus(self) -> bool:
@@ -91,9 +91,9 @@ def ranks_of(header: Header, before: Sequence[str], environment: Mapping[str, st
     Raises Invalid where two options contradict each other on nodes or GPUs, or where there are
     more ranks than GPUs.
     """
-    of_sets = _ranks_of_sets(before)
-    if of_sets is not None:
-        return of_sets
+    ranks_of_sets = _ranks_of_sets(before)
+    if ranks_of_sets is not None:
+        return ranks_of_sets
     slices = slices_of(_with_underscores(options(before)))
     if slices is not None:
         return Ranks(total=slices.num_chips, chip=slices.chip)
@@ -149,7 +149,7 @@ def _ranks_of_component(
     gpus = _gpus_on_node(launchers, nodes, tasks, ranks)
     per_node = _last(launchers, _OF_AGENT) if has_agent else _ranks_on_node(launchers, tasks, gpus)
     if per_node is None and not ranks:
-        per_node = gpus
+        per_node = gpus  # by default each GPU has a rank
     _require_gpus_for(per_node, ranks, nodes, gpus)
     num_nodes = nodes.count if nodes else None
     num_per_node = per_node.count if per_node else None
@@ -201,7 +201,7 @@ def _require_gpus_for(
 
 def scheduler_variables(header: Header) -> dict[str, str]:
     """Returns the environment variables that Slurm or PBS sets for a job with these options:
-    {"SLURM_NNODES": "4"} of #SBATCH --nodes=4."""
+    {"SLURM_NNODES": "4"} for #SBATCH --nodes=4."""
     script = _header_as_launcher(header)
     nodes = _last([script], _NODES)
     tasks = _last([script], ("ntasks_per_node",))
@@ -296,13 +296,13 @@ def _nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None
         names = _NODES[:-1] if launcher.name in _MPI else _NODES  # mpirun counts ranks by -N
         figures += launcher.figures(names)
         says_nodes |= any(name in launcher.options for name in names)
-    if figures or says_nodes:
+    if figures or says_nodes:  # a number that is still a variable is not known
         return _agreed(figures, "nodes")
     if any(
         launcher.asks_for_gpus and {"gpus", "G"} & launcher.options.keys() for launcher in launchers
     ):
-        return None  # which Slurm spreads over nodes
-    script = launchers[0].options
+        return None  # Slurm spreads that many GPUs over nodes as it likes
+    script = launchers[0].options  # the #SBATCH lines
     has_hosts = any({"hostfile", "H"} & launcher.options.keys() for launcher in launchers)
     is_one = has_agent and not has_hosts
     is_one |= bool(script) and not script.keys() & {"ntasks", "n"}
@@ -322,8 +322,9 @@ def _ranks_on_node(
 def _gpus(
     launcher: _Launcher, nodes: _Figure | None, tasks: _Figure | None, ranks: _Figure | None
 ) -> Iterator[_Figure]:
-    """Yields the number of GPUs of a node by each option of Slurm that gives it. `nodes`,
-    `tasks` (on a node) and `ranks` divide or multiply options that count GPUs otherwise."""
+    """Yields the number of GPUs of a node by each option of Slurm that gives it. Options that
+    count GPUs by job or by task are divided by `nodes`, or multiplied by `tasks`, the tasks on a
+    node, for which `ranks` / `nodes` stands in."""
     if not launcher.asks_for_gpus:
         return
     tasks_on_node = tasks.count if tasks else 0
@@ -369,8 +370,8 @@ def _features(launchers: Sequence[_Launcher], num_nodes: int | None) -> tuple[st
 
 
 def _requests(launcher: _Launcher) -> Iterator[tuple[str, re.Match[str]]]:
-    """Yields Slurm's options that ask for GPUs, by name, each with the match of its value:
-    `chip` and `count` of h100:8."""
+    """Yields Slurm's options that ask for GPUs: the name of each, and the match of its value,
+    with groups `chip` and `count` as in h100:8."""
     if not launcher.asks_for_gpus:
         return
     for name in ("gpus_per_node", "gpus", "G", "gpus_per_task"):

@@ -17,7 +17,7 @@ class Statement:
     doubts: tuple[Doubt, ...] = ()
     """Assignments that may have made it another command."""
     defaults: tuple[str, ...] = ()
-    """Variables that nothing sets, with the values that the text has for them then: TP=4."""
+    """Variables that nothing sets, with the default that the text has for each: TP=4."""
 
     def with_doubts_of(self, inner: Statement) -> Statement:
         """Returns `inner`, a statement of the script that this command runs, with this command's
@@ -41,7 +41,7 @@ class Script:
     batch_texts: list[str] = field(default_factory=list)
     """Texts that are batch scripts of a scheduler: the text itself, and those that it submits."""
     unsent_sources: list[tuple[str, int]] = field(default_factory=list)
-    """Files that the text reads its variables from and that were not sent, and by which line."""
+    """Files that `source` reads and that were not sent, each with the number of its line."""
 
     @property
     def submits_others(self) -> bool:

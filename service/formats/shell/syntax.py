@@ -83,9 +83,9 @@ def _root(data: bytes) -> Node:
 
 
 class _Chunks:
-    """A text as the parser asks for it, a view of some bytes at a time. The binding never gives
-    back what it was handed (tree-sitter 0.26.1), and so the views are emptied behind it. The text
-    of a node asks again, and takes bytes alone: it crashes on a view."""
+    """A text as the parser asks for it, a view of some bytes at a time. The binding never frees
+    what it was handed (tree-sitter 0.26.1), so the views are released after parsing. Node.text
+    calls `read` again later and crashes on a view, so that it then gets bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -30,8 +30,8 @@ class Slices:
 
 
 def slices_of(options: Mapping[str, str]) -> Slices | None:
-    """Returns the chips of the TPU slices that xpk's options ask for, by their names with
-    underscores; None where they name no TPU."""
+    """Returns the chips of the TPU slices that xpk's options ask for; None where they name no
+    TPU. The names of `options` have underscores."""
     written = next((options[name] for name in _TYPES if name in options), "")
     match = _TYPE.fullmatch(written)
     chip = _CHIPS.get(match["name"]) if match else None

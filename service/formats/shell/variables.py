@@ -84,9 +84,9 @@ class Variables:
         """Sets each variable to what it may be after undecided branches, of which at most one has
         run, and with `one_ran` exactly one.
 
-        A value on which all agree is known. A value from before that some branch leaves alone
-        stays, in doubt. `is_inside` says that the branches are themselves inside of an undecided
-        branch.
+        A value on which all branches agree is known. A value from before that some branch leaves
+        unchanged is kept, in doubt. `is_inside` says that the branches are themselves inside of an
+        undecided branch.
         """
         changed = {
             name
@@ -112,8 +112,9 @@ def _merged(
     is_inside: bool,
 ) -> Value:
     """Returns the value of a variable after undecided branches. `before` is its value before
-    them, and `after` its value at the end of each, None where it has none. Assignments in the
-    branches become doubts where values differ."""
+    them, and `after` its value at the end of each, None where it has none. Where values differ,
+    assignments in the branches become doubts. A value that any branch may have set is unknown,
+    unless it may still be `before`, or only adds flags."""
     possible = after if one_ran else [before, *after]
     values = [value for value in possible if value is not None]
     changed = [value for value in values if value is not before]
@@ -128,9 +129,9 @@ def _merged(
     doubts = _distinct([*doubts, *pending_doubts])
     if before is not None and any(value is before for value in values):
         return replace(before, doubts=doubts, pending=pending_doubts)
-    # Flags that a branch may add are left out, as without that branch.
+    # Flags that a branch may add are left out, as if it had not run.
     if not one_ran and all(value.text.lstrip().startswith("-") for value in changed):
-        return Value((), is_array=True, doubts=doubts, pending=pending_doubts)  # flags, or none
+        return Value((), is_array=True, doubts=doubts, pending=pending_doubts)
     lines = ", ".join(str(line) for line in sorted({doubt.line for doubt in pending_doubts})[:5])
     reason = f"whether line {lines} sets it is not decided by the text"
     return Value((f"${name}",), reason=reason, pending=pending_doubts)

@@ -27,10 +27,11 @@ _OPERATIONS: dict[str, Operation] = {
     "sendrecv": "send_recv",
     "send_recv": "send_recv",
 }
-_OTHER_COLLECTIVES = (
+_UNUSED_COLLECTIVES = (
     "alltoallv", "all_to_allv", "all_reduce_bias", "broadcast", "reduce", "gather", "scatter",
     "hypercube",
 )  # fmt: skip
+"""Collectives of nccl-tests that no layout uses."""
 _UNNAMED_RULE = "is required: the output does not name the collective"
 _BANDWIDTH_ROUNDING = 0.005  # GB/s: bandwidths are printed to 0.01
 
@@ -65,6 +66,7 @@ def table_of(output: Output, operation: Operation | None = None) -> Table:
     collective = _operation(output.programs, operation)
     rows = output.rows
     if operation is not None and len(_named_operations(output.programs)) > 1:
+        # Rows without a program (None) stand where a line named several, and may be of any.
         programs = [None, *(name for name in _OPERATIONS if _OPERATIONS[name] == collective)]
         rows = [row for row in rows if row.program in programs]
     if not rows:
@@ -111,22 +113,22 @@ def _operation(programs: list[str], requested: Operation | None) -> Operation:
     """Returns the collective that the output names, or the requested one where it names none or
     several. Raises Invalid where the two contradict each other or neither decides."""
     operations = _named_operations(programs)
-    other = next((name for name in programs if name in _OTHER_COLLECTIVES), None)
+    unused = next((name for name in programs if name in _UNUSED_COLLECTIVES), None)
     if requested is not None:
-        if requested not in operations and (operations or other):
-            rule = f"is not what the output names: {', '.join(operations or [str(other)])}"
+        if requested not in operations and (operations or unused):
+            rule = f"is not what the output names: {', '.join(operations or [str(unused)])}"
             raise Invalid("operation", requested, rule)
         return requested
-    if len(operations) == 1 and other is None:
+    if len(operations) == 1 and unused is None:
         return operations[0]
     uses = ", ".join(get_args(Operation))
     rule = _UNNAMED_RULE
     if operations:
-        names = ", ".join([*operations, *([other] if other else [])])
+        names = ", ".join([*operations, *([unused] if unused else [])])
         rule = f"is required: the output names several collectives ({names})"
-    elif other:
-        rule = f"is of {other}, which no layout has: their traffic is of {uses}"
-    raise Invalid("operation", None if operations else other, rule)
+    elif unused:
+        rule = f"is of {unused}, which no layout has: their traffic is of {uses}"
+    raise Invalid("operation", None if operations else unused, rule)
 
 
 def _named_operations(programs: list[str]) -> list[Operation]:
@@ -134,8 +136,8 @@ def _named_operations(programs: list[str]) -> list[Operation]:
 
 
 def _require_reduction(operation: Operation, reductions: set[str]) -> None:
-    """Raises Invalid where the rows have a reduction, such as "sum", and the collective has
-    none, for which nccl-tests prints "none"."""
+    """Raises Invalid where the rows have a reduction such as "sum", but the collective reduces
+    nothing: nccl-tests prints "none" for it, so the rows are of another collective."""
     is_reduced = reductions & {"sum", "prod", "max", "min", "avg"}
     if operation in ("all_gather", "all_to_all") and is_reduced:
         rule = f"reduces nothing, and the output says redop {min(is_reduced)}"
@@ -166,6 +168,7 @@ def _ranks_by_bandwidth(operation: Operation, placements: Iterable[Placement]) -
         return None
     ratio = best.busbw / best.algbw
     error = _BANDWIDTH_ROUNDING * (1 + ratio) / best.algbw
+    # (n-1)/n lies between these two, and n between 1/(1-low) and 1/(1-high).
     low = (ratio - error) / passes[operation]
     high = (ratio + error) / passes[operation]
     if not 0 < low < high < 1:

@@ -27,7 +27,7 @@ _DEVICE_NAMES = ("name", "device_name")
 
 def read_json(text: str) -> Output | None:
     """Returns the rows of JSON output; None where the text has no JSON object. Raises Invalid
-    where the JSON is cut off or has no results."""
+    where the JSON is cut off, has no results or has times of the CPU."""
     begin = _OBJECT.search(text)
     if begin is None:
         return None
@@ -51,7 +51,7 @@ def read_json(text: str) -> Output | None:
 def _add_result(output: Output, result: object) -> None:
     """Adds the row of one result: {"size": 1048576, "redop": "sum", "out_of_place": {"time":
     52.1, "alg_bw": 20.13, "bus_bw": 37.74, "nwrong": 0}}. Counts it as unread where it has no
-    size."""
+    size. Raises Invalid for times of the CPU."""
     size = number(result.get("size")) if isinstance(result, Mapping) else None
     if size is None or not isinstance(result, Mapping):
         output.unread += 1

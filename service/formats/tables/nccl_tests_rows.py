@@ -40,7 +40,7 @@ class Row:
     """In bytes."""
     redop: str | None
     program: str | None
-    """The program that was last named before the row, as all_reduce of all_reduce_perf."""
+    """The program that was last named before the row: all_reduce for all_reduce_perf."""
     placements: tuple[Placement, ...]
 
 
@@ -50,7 +50,7 @@ class Output:
 
     rows: list[Row] = field(default_factory=list)
     programs: list[str] = field(default_factory=list)
-    """The programs that it names, as all_reduce of all_reduce_perf."""
+    """The programs that it names: all_reduce for all_reduce_perf."""
     ranks: int | None = None
     """The number of ranks that it lists, if it lists all of them."""
     devices: tuple[str, ...] = ()
@@ -66,8 +66,9 @@ class Output:
     """Lines of NCCL's own log stand among those of the table."""
 
     def add(self, row: Row, wrong: str | None) -> None:
-        """Adds a row, which has only placements with right results; one without any counts as
-        unread. `wrong` is the fault of a placement that was left out."""
+        """Adds a row. It holds only the placements with right results; a row without any counts
+        as unread. `wrong` is the fault of a placement that was left out. Rows of size 0, which
+        move nothing, are dropped."""
         if not row.placements:
             self.unread += 1
             self.wrong = self.wrong or wrong
@@ -76,8 +77,8 @@ class Output:
 
 
 def programs_in(text: str) -> list[str]:
-    """Returns the collectives whose programs a text names: ["alltoall"] of
-    ./build/alltoall_perf_mpi."""
+    """Returns the programs of nccl-tests that a text names, without their suffix: ["alltoall"]
+    for ./build/alltoall_perf_mpi."""
     return [match[1].lower() for match in _PROGRAM.finditer(text)]
 
 

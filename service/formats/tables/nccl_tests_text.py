@@ -130,6 +130,7 @@ class _Reading:
     least_ranks: int = 0
     """The ranks of one process: its threads times their GPUs."""
     warning: str | None = None
+    """The first warning that NCCL itself prints."""
 
     def read_line(self, line: str) -> None:
         """Reads a row, a header, a rank of the list or any other line."""
@@ -165,6 +166,8 @@ class _Reading:
         columns."""
         row = _fields_by_column(self.columns or _USUAL_COLUMNS, fields)
         has_columns = self.columns is not None
+        # Without a header, a row must show that it has the usual columns: by a redop here, and
+        # by bandwidths that fit its times below.
         if row is None or (not has_columns and row.redop is None):
             self.output.unread += 1
             return
@@ -190,9 +193,11 @@ class _Reading:
         """Returns the output with its ranks, None where lines of the list are missing, and its
         devices."""
         output = self.output
+        # Runs that work print warnings of NCCL too, but a table as well.
         if not output.rows and not output.unread:
             output.failure = output.failure or self.warning
         num_ranks = len(self.ranks)
+        # Ranks count from 0, so the highest number shows how many the list should have.
         has_all = num_ranks > 0 and max(self.ranks) + 1 == num_ranks >= self.least_ranks
         output.ranks = num_ranks if has_all else None
         output.devices = tuple(self.devices)
@@ -242,11 +247,11 @@ def _fields_by_column(columns: _Columns, fields: list[str]) -> _Fields | None:
         fields = fields[1:]
     width = columns.groups[-1].end
     measured = fields[:width]
-    more = fields[width:]
+    trailing = fields[width:]
     groups = tuple(group for group in columns.groups if group.end <= len(measured))
     if not groups or groups[-1].end != len(measured):
         return None
-    if not all(map(_TIME_OF_DAY.fullmatch, more)):
+    if not all(map(_TIME_OF_DAY.fullmatch, trailing)):
         return None
     return _Fields(redop, groups, measured)
 

@@ -19,5 +19,5 @@ def test_positions_that_are_not_stretched_have_no_scaling() -> None:
 def test_a_number_that_is_left_out_has_the_default() -> None:
     found = RopeScaling.of({"type": "yarn", "beta_fast": 32})
     assert found is not None
-    assert found.has(beta_fast=32, beta_slow=1)
-    assert not found.has(beta_fast=16)
+    assert found.has_numbers(beta_fast=32, beta_slow=1)
+    assert not found.has_numbers(beta_fast=16)

@@ -33,12 +33,12 @@ _CONFIGS = {
     "fp8_": "fp8_config",
     "dynamo_": "dynamo_config",
 }
-"""The objects that flags of a prefix are in."""
+"""By prefix of a flag, the object of the document that holds it."""
 
 
 def launcher_settings(words: Sequence[str]) -> dict[str, Any]:
     """Returns the settings that the words between `accelerate launch` and the script give:
-    {"fsdp_config.fsdp_version": "2"} of --fsdp_version 2."""
+    {"fsdp_config.fsdp_version": "2"} for --fsdp_version 2."""
     flags = flags_of([word for word in words if word != "launch"], _SWITCHES)
     # -m says only that the script is a module.
     return dict(_setting(name, value) for name, value in flags.items() if name not in ("m", ""))
@@ -46,7 +46,7 @@ def launcher_settings(words: Sequence[str]) -> dict[str, Any]:
 
 def _setting(name: str, value: str) -> tuple[str, str]:
     """Returns the name and the value that a flag of `accelerate launch` has in its document:
-    ("distributed_type", "FSDP") of --use_fsdp, ("fsdp_config.fsdp_version", "2") of
+    ("distributed_type", "FSDP") for --use_fsdp, ("fsdp_config.fsdp_version", "2") for
     --fsdp_version 2."""
     if name in _KINDS:
         return "distributed_type", _KINDS[name]

@@ -27,7 +27,7 @@ _MEGATRON = {
 }
 
 
-def fsdp(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
+def fsdp_layout(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
     """Returns the fields of a layout that fsdp_config and parallelism_config decide: ZeRO stage,
     offload and degrees. Degrees at which accelerate refuses to start are left out, and noted in
     `stops`."""
@@ -58,7 +58,7 @@ def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -
     strategy = _strategy(settings.value("fsdp_config.fsdp_sharding_strategy") or "FULL_SHARD")
     reshard = settings.given.get(name)
     if reshard is not None and str(reshard).lower() not in (strategy, "true"):
-        settings.reserve(name, "FSDP1 takes fsdp_sharding_strategy", "write it there")
+        settings.add_reservation(name, "FSDP1 takes fsdp_sharding_strategy", "write it there")
     if strategy == "no_shard":
         return {"zero_stage": 0, **({"dp_replicate": num_devices} if num_devices else {})}
     layout: dict[str, Any] = {"zero_stage": 2 if strategy in _KEEPING else 3}
@@ -83,8 +83,8 @@ def quotient(num_devices: int, divisor: int, rule: str) -> int:
 
 
 def _strategy(value: object) -> str:
-    """Returns the name of a sharding strategy of FSDP1 in lower case: full_shard of "FULL_SHARD"
-    and of its number, 1. Raises Invalid for any other."""
+    """Returns the name of a sharding strategy of FSDP1 in lower case: full_shard for "FULL_SHARD"
+    and for its number, 1. Raises Invalid for any other."""
     strategy = str(value).lower()
     if strategy.isdigit() and 1 <= int(strategy) <= len(_STRATEGIES):
         strategy = _STRATEGIES[int(strategy) - 1]
@@ -110,7 +110,7 @@ def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
         mesh["cp"] = sequence
     if not any(name in settings for name in (*names.values(), f"{DEGREES}sp_size")):
         return {"dp_shard": num_devices} if num_devices else {}
-    if not names.keys() <= mesh.keys():
+    if not names.keys() <= mesh.keys():  # a degree is "auto", and makes the product right
         return mesh
     devices = mesh["dp_replicate"] * mesh["dp_shard"] * mesh["tp"] * mesh["cp"]
     # Ranks that Ulysses leaves over share the work as data parallelism, without a setting for it.
@@ -132,9 +132,9 @@ def _experts(settings: Settings, mesh: dict[str, int]) -> dict[str, int]:
     return {"ep": ep, **({"dp_shard": mesh["dp_shard"] * ep} if "dp_shard" in mesh else {})}
 
 
-def replicas(settings: Settings, num_devices: int | None) -> dict[str, Any]:
+def ddp_layout(settings: Settings, num_devices: int | None) -> dict[str, Any]:
     """Returns the layout of plain data parallelism (DDP), with the tp, cp and Ulysses degrees of
-    parallelism_config. Records a reservation for shards, which only FSDP makes."""
+    parallelism_config. Adds a reservation for shards, which only FSDP makes."""
     others: dict[str, int] = {}
     for axis in ("tp", "cp"):
         name = f"{DEGREES}{axis}_size"
@@ -144,13 +144,15 @@ def replicas(settings: Settings, num_devices: int | None) -> dict[str, Any]:
     others |= {"cp": sequence} if sequence > 1 else {}
     shards = f"{DEGREES}dp_shard_size"
     if not settings.is_auto(shards) and (settings.integer(shards) or 1) > 1:
-        settings.reserve(shards, "nothing here asks for FSDP, which makes shards", "ask for FSDP")
+        settings.add_reservation(
+            shards, "nothing here asks for FSDP, which makes shards", "ask for FSDP"
+        )
     model_parallel = others.get("tp", 1) * others.get("cp", 1)
     degrees = {"dp_replicate": max(num_devices // model_parallel, 1)} if num_devices else {}
     return {"zero_stage": 0, **others, **degrees}
 
 
-def megatron(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
+def megatron_layout(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
     """Returns the fields of a layout that megatron_lm_config decides. Notes a stop where the
     model-parallel degrees do not divide `num_devices`."""
     prefix = "megatron_lm_config.megatron_lm"
@@ -166,8 +168,8 @@ def megatron(settings: Settings, num_devices: int | None, stops: Stops) -> dict[
     layout["recompute"] = granularity or "none"
     if num_devices is None:
         return layout
-    others = layout["tp"] * layout["pp"] * layout["cp"]
-    rule = f"must be a multiple of tp * pp * cp = {others}"
-    ranks = stops.attempt(lambda: quotient(num_devices, others, rule), instead=num_devices)
+    model_parallel = layout["tp"] * layout["pp"] * layout["cp"]
+    rule = f"must be a multiple of tp * pp * cp = {model_parallel}"
+    ranks = stops.attempt(lambda: quotient(num_devices, model_parallel, rule), instead=num_devices)
     shard = "dp_shard" if layout["zero_stage"] else "dp_replicate"
     return layout | {shard: ranks}

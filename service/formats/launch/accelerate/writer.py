@@ -24,8 +24,8 @@ FRAMEWORK = "accelerate"
 RELEASE = "1.15.0"
 
 OPTIMIZERS = {"adamw": "adamw_torch", "adamw_8bit": "adamw_bnb_8bit"}
-"""TrainingArguments.optim (transformers 5.24.0, OptimizerNames) by our optimizers. Its sgd has no
-momentum, and its adafactor no first moment."""
+"""By optimizer of a workload, TrainingArguments.optim (transformers 5.24.0, OptimizerNames). Its
+sgd has no momentum, and its adafactor no first moment."""
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 """The dtype in which models without an fp32 copy are loaded, by precision."""
 _DATA_PARALLEL = {"intel": "MULTI_XPU", "huawei": "MULTI_NPU"}

@@ -70,15 +70,15 @@ def read_document_settings(settings: Settings, stops: Stops, *, has_trainer: boo
 
 
 def num_devices(layout: Mapping[str, Any]) -> int | None:
-    """Returns the product of the degrees of a layout; None where its data-parallel degree is not
-    known."""
+    """Returns the product of the degrees of a document's layout, which has one data-parallel
+    degree; None where that is not known."""
     ranks: int | None = layout.get("dp_shard") or layout.get("dp_replicate")
     return ranks and ranks * layout["pp"] * layout["cp"] * layout["tp"]
 
 
-def check_reduction(settings: Settings, switches: Mapping[str, Any]) -> None:
-    """Records a reservation where communication_data_type, in which gradients are sent, is not
-    the format in which they are added up. `switches` has the bytes of the latter as
+def add_reservation_for_reduction(settings: Settings, switches: Mapping[str, Any]) -> None:
+    """Adds a reservation where communication_data_type, in which gradients are sent, is not the
+    format in which they are accumulated. `switches` has the bytes of that format as
     "gradient_bytes"."""
     name = "communication_data_type"
     data_type = settings.text(name)
@@ -87,7 +87,7 @@ def check_reduction(settings: Settings, switches: Mapping[str, Any]) -> None:
     if _DATA_TYPE_BYTES.get(data_type) != switches.get("gradient_bytes"):
         reason = "gradients are counted as sent in the format that they are added up in"
         cure = "give stack.reduce_bytes"
-        settings.reserve(name, reason, cure, answered_by="stack.reduce_bytes")
+        settings.add_reservation(name, reason, cure, answered_by="stack.reduce_bytes")
 
 
 def stop_at_unknown(settings: Settings) -> None:
@@ -109,7 +109,7 @@ def _degrees(settings: Settings) -> dict[str, Any]:
     ep = settings.integer("expert_parallel.autoep_size")
     etp = settings.integer("expert_parallel.expert_tensor_parallel_size")
     stages = settings.given.get("pipeline.stages")
-    if isinstance(stages, str) and stages.isdigit():  # which DeepSpeed takes beside "auto"
+    if isinstance(stages, str) and stages.isdigit():  # DeepSpeed takes texts here, such as "auto"
         settings.put("pipeline.stages", int(stages))
     layout: dict[str, Any] = {
         "pp": settings.integer("pipeline.stages") or 1,
@@ -148,7 +148,7 @@ def _precision(settings: Settings, stops: Stops) -> dict[str, Any]:
         return {"precision": "bf16", "master_weights": False}
     if any(has_narrow_states):
         reason = "16-bit master weights without 16-bit states, or the reverse, are not modelled"
-        settings.reserve(_NARROW_STATE_SWITCHES[0], reason, "set both, or neither")
+        settings.add_reservation(_NARROW_STATE_SWITCHES[0], reason, "set both, or neither")
     if bf16:
         return {"precision": "bf16"}
     return {"precision": "fp16" if fp16 else "fp32"}
@@ -156,7 +156,7 @@ def _precision(settings: Settings, stops: Stops) -> dict[str, Any]:
 
 def _optimizer(settings: Settings) -> dict[str, Any]:
     """Returns the optimizer of a workload. Returns nothing where the document names none, or one
-    that is unknown here, for which it records a reservation."""
+    that is unknown here, for which it adds a reservation."""
     name = settings.value("optimizer.type")
     if name is None or settings.is_auto("optimizer.type"):
         return {}
@@ -164,13 +164,13 @@ def _optimizer(settings: Settings) -> dict[str, Any]:
     if optimizer is None:
         reason = "how much this optimizer keeps of a parameter is not described"
         cure = "give workload.optimizer in place of it"
-        settings.reserve("optimizer.type", reason, cure, answered_by="workload.optimizer")
+        settings.add_reservation("optimizer.type", reason, cure, answered_by="workload.optimizer")
         return {}
     return {"optimizer": optimizer}
 
 
 def _sharding(settings: Settings) -> dict[str, Any]:
-    """Returns the ZeRO stage, and whether the optimizer is offloaded. Records reservations for
+    """Returns the ZeRO stage, and whether the optimizer is offloaded. Adds reservations for
     NVMe and for parameters on the host."""
     stage = settings.integer("zero_optimization.stage", least=0) or 0
     if stage > 3:
@@ -184,27 +184,29 @@ def _sharding(settings: Settings) -> dict[str, Any]:
     parameter_device = settings.text(_OFFLOAD_PARAMETERS)
     offloads_optimizer = optimizer_device in _ON_HOST
     if optimizer_device == "nvme":
-        settings.reserve(_OFFLOAD_OPTIMIZER, _NVME, "judge it with cpu")
+        settings.add_reservation(_OFFLOAD_OPTIMIZER, _NVME, "judge it with cpu")
     if parameter_device in _ON_HOST:
-        _reserve_offloaded_parameters(
+        _add_reservation_for_parameters(
             settings, str(parameter_device), offloads_optimizer=offloads_optimizer
         )
     return {"zero_stage": stage, "offload_optimizer": offloads_optimizer}
 
 
-def _reserve_offloaded_parameters(
+def _add_reservation_for_parameters(
     settings: Settings, device: str, *, offloads_optimizer: bool
 ) -> None:
-    """Records a reservation for parameters in host memory, unless the release has a switch for
-    that and they lie in RAM together with the optimizer. `device` is "cpu" or "nvme"."""
+    """Adds a reservation for parameters in host memory, unless the release has a switch for them
+    and the optimizer is in RAM too. `device` is "cpu" or "nvme"."""
     if _OFFLOAD_PARAMETERS not in values_of_switches(NAME):
         cure = "judge it with none, which takes more memory"
-        settings.reserve(_OFFLOAD_PARAMETERS, "parameters on the host are not described", cure)
+        settings.add_reservation(
+            _OFFLOAD_PARAMETERS, "parameters on the host are not described", cure
+        )
     elif not offloads_optimizer:
         reason = "parameters on the host without the optimizer are not described"
-        settings.reserve(_OFFLOAD_PARAMETERS, reason, "offload the optimizer too")
+        settings.add_reservation(_OFFLOAD_PARAMETERS, reason, "offload the optimizer too")
     elif device == "nvme":
-        settings.reserve(_OFFLOAD_PARAMETERS, _NVME, "judge it with cpu")
+        settings.add_reservation(_OFFLOAD_PARAMETERS, _NVME, "judge it with cpu")
 
 
 def _recompute(settings: Settings, pp: int, tp: int, *, has_trainer: bool) -> dict[str, Any]:
@@ -217,14 +219,14 @@ def _recompute(settings: Settings, pp: int, tp: int, *, has_trainer: bool) -> di
     interval = settings.integer(interval_name, least=0) or 0
     if interval > 1:
         reason = "checkpoints of several layers are not described"
-        settings.reserve(interval_name, reason, "judge it with 1")
+        settings.add_reservation(interval_name, reason, "judge it with 1")
     checkpoints = interval > 0 and pp > 1
     offloads = settings.boolean(f"{block}.cpu_checkpointing") and not has_trainer
     if not has_trainer:
         checkpoints |= block in settings
         if tp > 1 and settings.boolean(partitions):
             reason = "checkpoints cut over tensor parallelism are not described"
-            settings.reserve(partitions, reason, "judge it with false")
+            settings.add_reservation(partitions, reason, "judge it with false")
     return {"recompute": "full" if checkpoints else "none", "offload_activations": offloads}
 
 
@@ -234,9 +236,9 @@ def _batch(
     """Returns the global batch where it follows, and puts the micro-batch and the data-parallel
     degree into `layout`. `steps` is the number of accumulated micro-batches.
 
-    The three obey train_batch_size = train_micro_batch_size_per_gpu *
+    These numbers obey train_batch_size = train_micro_batch_size_per_gpu *
     gradient_accumulation_steps * ranks (runtime/config.py, _batch_assertion), where the ranks
-    are those of data parallelism times those of AutoTP.
+    are those of data parallelism times those of AutoTP. A missing one follows from the others.
     """
     batch = settings.integer("train_batch_size")
     micro_batch = settings.integer("train_micro_batch_size_per_gpu")
@@ -259,7 +261,7 @@ def _batch(
         layout |= {axis: dp} if dp else {}
     if not batch:
         return {}
-    if stops.noted:  # then the batch is what the other numbers make of all ranks
+    if stops.noted:  # train_batch_size is wrong where the other numbers determine it
         return {} if micro_batch and steps else {"global_batch": batch}
     without_tp = stops.attempt(
         partial(_without_tensor, "train_batch_size", batch, tp), instead=batch
@@ -299,9 +301,9 @@ def _micro_batch(batch: int, steps: int, ranks: int) -> int:
 
 
 def _without_tensor(name: str, value: int, tp: int) -> int:
-    """Returns a number of ranks or sequences without the factor tp, which DeepSpeed counts into
-    it: ranks of AutoTP count as data-parallel ones. Raises Stopped where tp does not divide it.
-    `name` is the name of the number in that message."""
+    """Returns a number of ranks or sequences divided by tp: DeepSpeed counts ranks of AutoTP as
+    data-parallel ones. Raises Stopped where tp does not divide it. `name` is the name of the
+    number in that message."""
     if value % tp:
         rule = f"must divide {name}({value}), in which DeepSpeed counts its ranks"
         cure = f"tensor_parallel.autotp_size {in_words(divisors(value)[:_MOST_VALUES])}"

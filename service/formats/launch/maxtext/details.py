@@ -34,11 +34,15 @@ def _stretched(details: ModelDetails) -> dict[str, Any]:
     scaling = details.rope_scaling
     if scaling is None:
         return {}
-    if scaling.kind == "llama3" and scaling.has(**_LLAMA3):
+    if scaling.kind == "llama3" and scaling.has_numbers(**_LLAMA3):
         return {"rope_type": "llama3.1", "rope_use_scale": True}
     factor = scaling.number("factor", 40.0)
     original = scaling.number("original_max_position_embeddings", 4096.0)
-    if scaling.kind != "yarn" or not factor.is_integer() or not scaling.has(mscale_all_dim=0.0):
+    if (
+        scaling.kind != "yarn"
+        or not factor.is_integer()
+        or not scaling.has_numbers(mscale_all_dim=0.0)
+    ):
         return {}
     return {
         "rope_type": "yarn",

@@ -94,6 +94,7 @@ def _split_over_slices(layout: Layout, cluster: Cluster) -> Degrees:
         degree = getattr(layout, axis)
         # An axis takes what is left of the slice, and continues across slices.
         inside = math.gcd(stride * degree, size) // stride if stride < size else 1
+        # The axes so far must fill a whole part of a slice, or whole slices.
         is_nested = size % stride == 0 or stride % size == 0
         if not is_nested or inside == 0 or degree % inside:
             cure = (
@@ -145,7 +146,7 @@ def splits_physical_axes(mesh: Mesh, cluster: Cluster) -> bool:
         return False
     cores = cluster.chip.devices_per_chip
     dims = [*([cores] if cores > 1 else []), *reversed(cluster.slice_shape)]
-    outermost_first = sorted(MESH_AXES, key=lambda axis: axis != "pipeline")
+    outermost_first = sorted(MESH_AXES, key=lambda axis: axis != "pipeline")  # pipeline first
     for axis in reversed(outermost_first):
         degree = mesh.degrees[axis][0]
         if degree == 1:
@@ -154,7 +155,7 @@ def splits_physical_axes(mesh: Mesh, cluster: Cluster) -> bool:
         if indices is None:
             return True
         for index in indices:
-            dims[index] = 0  # of no other axis
+            dims[index] = 0  # no other axis can take it
     return False
 
 

@@ -21,15 +21,16 @@ _AXES: Mapping[str, tuple[str, ...]] = {
     "expert": ("expert",),
     "data": ("data",),
 }
-"""The axes of the mesh by what they do. `fsdp_transpose` shards the other side of a matrix than
-`fsdp`, and the batch as this does (configs/types.py, logical_axis_rules)."""
+"""The axes of the mesh by what they do. `fsdp_transpose` shards the batch as `fsdp` does, but the
+other side of a matrix (configs/types.py, logical_axis_rules)."""
 _NEAREST = ("context_usp_ulysses",)
-"""Axes that are read as others, which they are not quite."""
+"""Axes that are not modelled, and are read as the nearest axis."""
 _AXIS_NOT_DESCRIBED = (
     "what this axis of the mesh shards is not described, or read as the nearest axis",
     "use the axes data, fsdp, tensor, context, expert and pipeline",
 )
 _FOREIGN = ("diloco", "sequence", "context_autoregressive", "autoregressive")
+"""Axes that are not modelled, and are not read."""
 
 
 class MeshReader:
@@ -97,7 +98,7 @@ class MeshReader:
             placement, is_exact = placement_of(split)
             layout["placement"] = placement
             if not is_exact:
-                self.settings.reserve_text(
+                self.settings.add_text_reservation(
                     "degrees within slices and across them",
                     "several axes lie in both, and are read as one after the other",
                     "let one axis cross slices",
@@ -110,7 +111,7 @@ class MeshReader:
         rule = self.values["custom_mesh_and_rule"]
         if rule not in ("", None, EXPERT_RULE):
             reason = "what this mesh shards is not described, and read as the default mesh"
-            self.settings.reserve("custom_mesh_and_rule", reason, "leave it out")
+            self.settings.add_reservation("custom_mesh_and_rule", reason, "leave it out")
         return bool(rule == EXPERT_RULE)
 
     def _data_parallel(self, degrees: Degrees, total: Mapping[str, int]) -> tuple[int, Degrees]:
@@ -119,13 +120,14 @@ class MeshReader:
         expert and context; without these each rank holds all of them, and stage 1 shards the
         optimizer. `total` has the products of the degrees."""
         data = degrees["data"]
+        # A product of 0 stands for a degree that is not known, which may shard.
         if total["fsdp"] != 1 or total["expert"] > 1 or total["cp"] > 1:
             pairs = zip(degrees["fsdp"], degrees["expert"], strict=True)
             inside, across = (fsdp * expert for fsdp, expert in pairs)
             split = {"dp_shard": (inside, across), "dp_replicate": data}
             if total["fsdp"] != 1 or total["expert"] != 1 or total["data"] == 1:
                 return 3, split
-            self.settings.reserve_text(
+            self.settings.add_text_reservation(
                 "context parallelism beside data parallelism",
                 "weights are sharded over context, and read as whole",
                 "use ici_fsdp_parallelism in place of ici_data_parallelism",
@@ -133,7 +135,7 @@ class MeshReader:
             return 0, split
         if self.values["shard_optimizer_over_data"]:
             return 1, {"dp_shard": data, "dp_replicate": (1, 1)}
-        # Of one replica nothing is left to shard, as with fully sharded weights.
+        # On one replica no stage shards anything; an offloaded optimizer is read as stage 3.
         offloads_one_replica = data == (1, 1) and self.values["optimizer_memory_host_offload"]
         return 3 if offloads_one_replica else 0, {"dp_shard": (1, 1), "dp_replicate": data}
 
@@ -143,7 +145,7 @@ class _Side:
     -1 takes the devices or slices that the others leave."""
 
     def __init__(self, prefix: str, values: Mapping[str, Any], settings: Settings) -> None:
-        """Reads the degrees. Records a reservation for axes that are not modelled. Raises Stopped
+        """Reads the degrees. Adds a reservation for axes that are not modelled. Raises Stopped
         for degrees that MaxText refuses."""
         self.prefix = prefix
         self.degrees: dict[str, int] = {}
@@ -153,7 +155,7 @@ class _Side:
             if degree < 1 and degree != -1:
                 raise Stopped(setting, degree, "must be at least 1, or -1", f"{setting}=1")
             if degree != 1 and axis in (*_FOREIGN, *_NEAREST):
-                settings.reserve(setting, *_AXIS_NOT_DESCRIBED)
+                settings.add_reservation(setting, *_AXIS_NOT_DESCRIBED)
             self.degrees[axis] = degree
         free = [self.setting(axis) for axis, degree in self.degrees.items() if degree == -1]
         if len(free) > 1:

@@ -43,8 +43,8 @@ _SIZES = (
 
 
 def model_settings(architecture: Architecture, table: FieldTable) -> dict[str, Any]:
-    """Returns the settings that make a model, with its name or its sizes; none where MaxText has
-    neither a file for it nor layers like its own."""
+    """Returns the settings that make a model: the name of MaxText's file for it, or its sizes.
+    Returns none where MaxText has neither a file for it nor such layers."""
     name = _name_of(architecture, table.facts["models"])
     settings: dict[str, Any] = {"model_name": name} if name else _sizes(architecture)
     if settings and architecture.mtp_layers:
@@ -142,11 +142,12 @@ def read_model(
     given = settings.given
     table = settings.table
     if not given.keys() & {"model_name", "decoder_block", _SCALE, *_SIZES}:
-        return None, None  # the request has it: MaxText's default is a toy
+        return None, None  # MaxText's default model is a toy, so the request must have the model
     name = values["model_name"].removesuffix("-Instruct")
     if name == "default":
         return _read_sizes(values, settings)
-    # Those of the second table have a vocabulary that is padded otherwise, and are only read.
+    # Models of the second table are read and never written, since MaxText pads their vocabulary
+    # otherwise.
     models = {**table.facts["models"], **table.facts["other_vocabulary"]}
     if name not in models and name not in table.facts["other_models"]:
         rule = f"is no model of MaxText{suggestion(name, [*models, 'default'])}"
@@ -161,10 +162,10 @@ def read_model(
         return model_of_catalogue(models[name], mtp_layers), architecture
     if values["decoder_block"] not in (*_DENSE_BLOCKS, *_SPARSE_BLOCKS):
         reason = "the catalogue does not have this model"
-        settings.reserve("model_name", reason, _DESCRIBE, answered_by="model")
+        settings.add_reservation("model_name", reason, _DESCRIBE, answered_by="model")
         return None, None
     for setting, value in of_model.items():
-        settings.reserve_file_value(setting, value)
+        settings.add_file_value_reservation(setting, value)
     return _read_sizes(values, settings)
 
 
@@ -177,10 +178,10 @@ def _read_sizes(
     block = values["decoder_block"]
     if block not in (*_DENSE_BLOCKS, *_SPARSE_BLOCKS):
         reason = "its layers are not described"
-        settings.reserve("decoder_block", reason, _DESCRIBE, answered_by="model")
+        settings.add_reservation("decoder_block", reason, _DESCRIBE, answered_by="model")
         return None, None
     if values["num_experts"] > 1 and block in _DENSE_BLOCKS:
-        settings.reserve("num_experts", f"layers of decoder_block={block} have no experts")
+        settings.add_reservation("num_experts", f"layers of decoder_block={block} have no experts")
     values = _scaled(values)  # under the same names, by global_parameter_scale
     _require_sizes(values)
     shape: dict[str, Any] = {

@@ -52,13 +52,14 @@ def model_file(name: str) -> Mapping[str, Any]:
 
 
 def default_file(program: str | None) -> PackageFile:
-    """Returns the configuration that a program reads where its command names none."""
+    """Returns the configuration that a program reads where its command names none: base.yml,
+    unless the table has another one for the program."""
     name = facts(TABLE)["programs"].get(module_name(program), _BASE)
     return PackageFile(name, facts(TABLE)["files"].get(name, {}))
 
 
 def module_name(program: str | None) -> str:
-    """Returns the last part of a program's name: train_rl of MaxText/train_rl.py and of
+    """Returns the last part of a program's name: train_rl for MaxText/train_rl.py and for
     MaxText.train_rl."""
     return (program or "").removesuffix(".py").replace("/", ".").rpartition(".")[2]
 

@@ -90,7 +90,7 @@ class _Reader:
         degrees = self.mesh.degrees(self.stops)
         layout = self.mesh.layout(degrees)
         if architecture is not None and not architecture.is_moe:
-            layout["ep"] = 1  # the axis is one more of fsdp then
+            layout["ep"] = 1  # in a dense model the expert axis shards like fsdp
         batch, micro_batches = self._batch(layout)
         layout |= self._pipeline(layout["pp"], architecture)
         layout |= self._recompute(architecture)
@@ -156,6 +156,7 @@ class _Reader:
             )
             if at_once <= 1 or steps < 1:
                 raise invalid_launch(shown(name, values[name]), rule)
+            # The smallest batch a device that gives whole sequences, near the given one.
             least = float(Fraction(at_once * max(round(micro_batch), 1), devices_of_rank))
             self.stops.note(Stopped(name, values[name], rule, f"{name}={least:g}"))
         layout["micro_batch"] = max(int(micro_batch), 1)
@@ -172,7 +173,7 @@ class _Reader:
         if values["gradient_accumulation_steps"] > 1:
             reason = "the pipeline fills and drains as often, and is read as once"
             cure = "use num_pipeline_microbatches instead"
-            self.settings.reserve("gradient_accumulation_steps", reason, cure)
+            self.settings.add_reservation("gradient_accumulation_steps", reason, cure)
         count: int = values["num_pipeline_microbatches"]
         if count != -1:
             return count
@@ -180,7 +181,7 @@ class _Reader:
 
     def _pipeline(self, pp: int, architecture: Architecture | None) -> dict[str, Any]:
         """Returns the schedule of a pipeline as fields of the layout; none without a pipeline.
-        Records a reservation where stages take turns with several groups of layers (a circular
+        Adds a reservation where stages take turns with several groups of layers (a circular
         pipeline). Notes a stop where stages do not divide the layers."""
         if pp == 1:
             return {}
@@ -194,7 +195,7 @@ class _Reader:
             layers, repeats = max(layers, 1), repeats or -1
         if pipeline_layers != -1:
             reason = "only these layers are in the pipeline, and all are read as such"
-            self.settings.reserve("pipeline_parallel_layers", reason, "leave it out")
+            self.settings.add_reservation("pipeline_parallel_layers", reason, "leave it out")
         if architecture is not None and repeats == -1:
             repeats, remainder = divmod(architecture.num_layers, pp * layers)
             if remainder and pipeline_layers == -1:
@@ -203,7 +204,7 @@ class _Reader:
         if repeats != 1:
             reason = "a circular pipeline is read as if each stage ran all of its layers at once"
             cure = "use num_layers_per_pipeline_stage so that there is one repeat"
-            self.settings.reserve_text(shown("num_pipeline_repeats", repeats), reason, cure)
+            self.settings.add_text_reservation(shown("num_pipeline_repeats", repeats), reason, cure)
         gathers_once = values["pipeline_fsdp_ag_once"]
         return {"schedule": "afab", "virtual_stages": 1, "reshard": not gathers_once}
 
@@ -220,11 +221,13 @@ class _Reader:
             self.ignored += [f"{setting} (without remat_policy=custom)" for setting in idle]
         knobs, reasons = read_remat(self.values, architecture)
         for reason in reasons:
-            self.settings.reserve("remat_policy", reason, "use minimal_with_context, or full")
+            self.settings.add_reservation(
+                "remat_policy", reason, "use minimal_with_context, or full"
+            )
         return knobs
 
     def _workload(self) -> dict[str, Any]:
-        """Returns the fields of the workload, without its batch. Records reservations for
+        """Returns the fields of the workload, without its batch. Adds reservations for
         optimizers and number formats that are not modelled."""
         values = self.values
         seq_len = values["max_target_length"]
@@ -235,15 +238,17 @@ class _Reader:
         optimizer = values["opt_type"]
         workload["optimizer"] = _OPTIMIZERS.get(optimizer, "sgd_momentum")
         if optimizer not in _OPTIMIZERS:
-            self.settings.reserve("opt_type", "its state is not described, read as one of momentum")
+            self.settings.add_reservation(
+                "opt_type", "its state is not described, read as one of momentum"
+            )
         if values["weight_dtype"] in ("bfloat16", "float16") and workload["precision"] != "fp32":
             workload["master_weights"] = False
         elif values["weight_dtype"] != "float32":
             reason = "parameters and moments of this type are read as float32"
-            self.settings.reserve("weight_dtype", reason)
+            self.settings.add_reservation("weight_dtype", reason)
         if values["mu_dtype"] not in ("", None, values["weight_dtype"]):
             reason = f"the first moment is read as {values['weight_dtype']}"
-            self.settings.reserve("mu_dtype", reason)
+            self.settings.add_reservation("mu_dtype", reason)
         if values["use_random_routing"]:
             workload["routing"] = "balanced"
         workload |= _capacity(values)
@@ -260,10 +265,12 @@ class _Reader:
         if quantization in _PRECISIONS:
             return _PRECISIONS[quantization]
         if quantization:
-            self.settings.reserve("quantization", "products of this type are read as of `dtype`")
+            self.settings.add_reservation(
+                "quantization", "products of this type are read as of `dtype`"
+            )
         dtype = self.values["dtype"]
         if dtype not in _DTYPES:
-            self.settings.reserve("dtype", "products of this type are read as bfloat16")
+            self.settings.add_reservation("dtype", "products of this type are read as bfloat16")
         return _DTYPES.get(dtype, "bf16")
 
     def _stack(self, layout: Mapping[str, Any], release: str | None) -> dict[str, Any]:
@@ -276,7 +283,7 @@ class _Reader:
         values = self.values
         if not values["sparse_matmul"] and values["capacity_factor"] <= 0:
             reason = "every expert computes every token, and is read as its own alone"
-            self.settings.reserve("sparse_matmul", reason, "use true, or a capacity_factor")
+            self.settings.add_reservation("sparse_matmul", reason, "use true, or a capacity_factor")
         switches = {name: value for name, value in self.given.items() if name != "sparse_matmul"}
         if "megablox" in switches:
             switches["sparse_matmul"] = True
@@ -285,7 +292,9 @@ class _Reader:
         if layout["cp"] > 1 and strategy != "all_gather":
             stack["context"] = _CONTEXTS.get(strategy, "allgather")
             if strategy not in _CONTEXTS:
-                self.settings.reserve("context_parallel_strategy", "it is read as all_gather")
+                self.settings.add_reservation(
+                    "context_parallel_strategy", "it is read as all_gather"
+                )
         if not layout.get("reshard", True):
             stack["reshard"] = [True, False]  # the values that layouts may have
         return stack
@@ -303,11 +312,10 @@ def _capacity(values: Mapping[str, Any]) -> dict[str, float]:
     return {"capacity_factor": factor}
 
 
-def _stops(values: Mapping[str, Any], fsdp: int) -> Iterator[Stop]:
+def _stops(values: Mapping[str, Any], fsdp_degree: int) -> Iterator[Stop]:
     """Yields a stop for each setting that MaxText refuses when it starts (configs/types.py).
-    Rules of layouts are checked elsewhere. `fsdp` is the degree of that axis, 0 where it is not
-    known."""
-    if values["shard_optimizer_over_data"] and fsdp != 1:
+    Rules of layouts are checked elsewhere. `fsdp_degree` is 0 where it is not known."""
+    if values["shard_optimizer_over_data"] and fsdp_degree != 1:
         rule = "does not go with fsdp: set ici_fsdp_parallelism=1, or leave it out"
         yield Stop(setting="shard_optimizer_over_data", value=True, rule=rule, source=TYPES)
     steps = values["gradient_accumulation_steps"]

@@ -53,8 +53,8 @@ _OPTIONAL = ("core_attn", "out_proj", "mla_up_proj", "mlp", "mlp_gate", "moe")
 
 
 def modules_of(architecture: Architecture | None, names: Collection[str]) -> tuple[str, ...]:
-    """Returns those of the named modules that the model has; all of them for an unknown model.
-    Names are those of models.spec.recompute, such as "mlp" and "core_attn"."""
+    """Returns the names of the modules that the model has, or all `names` for an unknown model.
+    Names are as in models.spec.recompute, such as "mlp" and "core_attn"."""
     if architecture is None:
         return tuple(names)
     # A module that the model does not have has no pieces to recompute.
@@ -184,12 +184,14 @@ def _recompute_keeping(
     """Returns the recompute, as fields of the layout, under which these tensors stay in memory,
     and True; or the nearest such recompute, and False."""
     tensors = {*tensors}
+    # Some names stand for several tensors.
     if "mlpwi" in tensors:
         tensors |= {"mlpwi_0", "mlpwi_1"}
     if tensors & {"qkv_proj", "kv_proj"}:
         tensors |= _HEADS
     keeps_latents = "kv_wa_proj" in tensors and "key_proj" not in tensors
     keeps_heads = tensors >= _HEADS
+    # Without the projections that attention reads, a layer is recomputed from its input.
     if not (keeps_heads or keeps_latents):
         return {"recompute": "full"}, not tensors
     networks, is_exact = _recomputed_networks(tensors, architecture, is_custom=is_custom)
@@ -217,6 +219,7 @@ def _recomputed_networks(
         kind.norm_follows for kind in architecture.kinds
     )
     keeps_output = "mlpwo" in tensors
+    # The modules "mlp" and "moe" recompute the output too, and the activations alone keep it.
     if not tensors & _UP:
         return ["mlp", "moe"], not (reads_output and keeps_output)
     gate = [] if tensors >= _UP else ["mlp_gate"]

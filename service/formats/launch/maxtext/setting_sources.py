@@ -1,5 +1,5 @@
 """Reads the settings of a launch of MaxText from its YAML files, the file of its model, its
-command line and its environment. Each of these goes before those that are named in front of it
+command line and its environment. Each of these overrides those that are named before it
 (configs/pyconfig.py, _initialize_pydantic)."""
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _MOST_BASES = 8
 
 
 class SettingSources:
-    """Reads the settings of a text into `settings`. `of_model` are those that the file of the model
-    alone sets."""
+    """Reads the settings of a text into `settings`. `of_model` has the settings that only the file
+    of the model sets."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -89,7 +89,7 @@ class SettingSources:
         )
 
     def _read_base(self, base: str, files: LaunchFiles, depth: int) -> None:
-        """Reads the file that base_config names, or records a reservation where it was not sent."""
+        """Reads the file that base_config names, or adds a reservation where it was not sent."""
         in_package = package_file(f"configs/{base}")
         if base in files:
             self._read_document(read_document(files.text(base)), files, depth + 1)
@@ -97,7 +97,7 @@ class SettingSources:
             self._take_of_file(in_package.settings)
         else:
             reason = "the settings in this file are not known"
-            self.settings.reserve_text(shown("base_config", base), reason, "send its text")
+            self.settings.add_text_reservation(shown("base_config", base), reason, "send its text")
 
     def _take_of_file(self, settings: Mapping[str, Any]) -> None:
         """Takes settings, and remembers that a file gave them rather than the command line."""
@@ -182,12 +182,12 @@ class SettingSources:
             )
 
     def _read_pairs(self, program: str | None, pairs: Iterable[tuple[str, str]]) -> None:
-        """Takes the key=value pairs of a command line. Records a reservation for a program that
+        """Takes the key=value pairs of a command line. Adds a reservation for a program that
         does more than train, and ignores settings that only its reinforcement learning has."""
         module = module_name(program)
         reason_and_cure = self.settings.table.facts["programs"].get(module)
         if reason_and_cure is not None:
-            self.settings.reserve_text(str(program), *reason_and_cure)
+            self.settings.add_text_reservation(str(program), *reason_and_cure)
         for name, value in pairs:
             if module == "train_rl" and name in rl_settings():
                 self.ignored.append(shown(name, value))
@@ -196,9 +196,9 @@ class SettingSources:
             self._of_files.discard(name)
 
     def _typed(self, name: str, text: str) -> Any:
-        """Returns the value of a setting that is written as `text`: the list [1, 2] of "[1, 2]".
-        OmegaConf reads values as YAML. Raises Invalid for a text that the setting's type does
-        not allow."""
+        """Returns the value of a setting that is written as `text`: the list [1, 2] for "[1, 2]",
+        since OmegaConf reads values as YAML. Raises Invalid for a text that the setting's type
+        does not allow, and for a shell variable without a value."""
         field = self.settings.table.field(name)
         if field is not None and field.kind not in ("any", "list", "lists"):
             return field.parse(text) if text or not field.is_optional else text
@@ -256,7 +256,7 @@ class SettingSources:
                 self._read_compiler_flags(variable, value)
 
     def _read_compiler_flags(self, variable: str, value: str) -> None:
-        """Records a reservation for each XLA flag that changes what is computed or keeps
+        """Adds a reservation for each XLA flag that changes what is computed or keeps
         collectives from overlapping. Other flags tune kernels and schedules, which the model
         does not describe, and are ignored."""
         flags: Mapping[str, tuple[str, str]] = self.settings.table.facts["xla_flags"]
@@ -266,7 +266,7 @@ class SettingSources:
             if pattern is None:
                 self.ignored.append(shown(variable, word))
             else:
-                self.settings.reserve_text(shown(variable, word), *flags[pattern])
+                self.settings.add_text_reservation(shown(variable, word), *flags[pattern])
 
 
 def _is_file(word: str) -> bool:

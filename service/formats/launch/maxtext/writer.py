@@ -250,7 +250,7 @@ def _recipe(job: Job) -> dict[str, Any]:
     return {**settings, **quantization}
 
 
-def says(problem: Problem) -> Collection[str]:
+def other_stack_fields(problem: Problem) -> Collection[str]:
     """Returns the fields of the stack that settings other than its switches express: "context"
     where ring attention runs on GPUs. On TPUs rings need kernels of their own
     (configs/types.py)."""
@@ -260,7 +260,7 @@ def says(problem: Problem) -> Collection[str]:
 
 def _context(job: Job) -> dict[str, str]:
     """Returns the setting for ring attention; none for the default exchange of keys and values."""
-    is_ring = job.layout.cp > 1 and "context" in says(job.problem)
+    is_ring = job.layout.cp > 1 and "context" in other_stack_fields(job.problem)
     return {"context_parallel_strategy": "ring"} if is_ring else {}
 
 

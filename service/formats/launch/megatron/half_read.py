@@ -6,7 +6,7 @@ import re
 
 from service.formats.megatron.arguments import HALF_DTYPES
 from service.formats.megatron.layers import has_layers_of_kinds
-from service.formats.megatron.stages import has_early_prediction, has_empty_chunks
+from service.formats.megatron.stages import has_early_mtp, has_empty_chunks
 from service.formats.megatron.values import Arguments
 
 _ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
@@ -16,7 +16,7 @@ _FULL_DTYPES = ("fp32", "float32", "torch.float32")
 def half_read(argument: str, args: Arguments) -> tuple[str, str] | None:
     """Returns the reason why the value of an argument is read only in part, and advice on what
     to write instead; None where all of it is read."""
-    if argument == "pipeline_model_parallel_layout" and has_early_prediction(args):
+    if argument == "pipeline_model_parallel_layout" and has_early_mtp(args):
         return "multi-token prediction is read as on the last stage", "write m in front of L"
     if argument == "moe_expert_capacity_factor" and _pads_no_experts(args):
         reason = "an expert that gets fewer tokens is read as padded"
@@ -46,8 +46,9 @@ def _is_half_read(argument: str, args: Arguments) -> bool:
         types = set(re.findall(r"[\w+]{1,40}", args.text(argument) or "", re.ASCII))
         return len(types) > 1 or "a2a+p2p" in types
     if argument in ("exp_avg_dtype", "exp_avg_sq_dtype"):
-        both = {args.text("exp_avg_dtype"), args.text("exp_avg_sq_dtype")}
-        return not any(map(both.issubset, ({*_FULL_DTYPES}, {*HALF_DTYPES})))
+        # Read are moments of which both have 32 bits, or both have 16.
+        dtypes = {args.text("exp_avg_dtype"), args.text("exp_avg_sq_dtype")}
+        return not any(map(dtypes.issubset, ({*_FULL_DTYPES}, {*HALF_DTYPES})))
     if argument == "pipeline_model_parallel_layout":
         return has_empty_chunks(args)
     if argument == "moe_shared_expert_gate":

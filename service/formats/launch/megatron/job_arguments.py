@@ -25,12 +25,7 @@ MODULE_WORDS = tuple(name for name in MODULES if name not in _NO_MODULES)
 _CONTEXT = {"ring": "p2p", "ulysses": "a2a", "allgather": "allgather"}
 _OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm")
 _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-OPTIMIZERS = {
-    "adamw": "adam",
-    "adamw_bf16_moments": "adam",
-    "muon": "muon",
-    "sgd_momentum": "sgd",
-}
+OPTIMIZERS = {"adamw": "adam", "adamw_bf16_moments": "adam", "muon": "muon", "sgd_momentum": "sgd"}
 PRECISIONS: dict[str, dict[str, Any]] = {
     "fp32": {},
     "fp16": {"fp16": True},
@@ -123,7 +118,7 @@ def _require_expressible_mixers(job: Job) -> None:
     layout = job.layout
     model = job.problem.architecture
     shared = shared_indexers(model)
-    first = 0
+    first = 0  # the index of the chunk's first layer
     for count in job.layers_per_chunk:
         if layout.pp > 1 and count and shared[first]:
             cure = "a chunk begins with a layer that has an indexer of its own; ask with pp 1"
@@ -146,7 +141,7 @@ def switches(job: Job) -> dict[str, Any]:
     return arguments
 
 
-def says(problem: Problem) -> Collection[str]:
+def other_stack_fields(problem: Problem) -> Collection[str]:
     """Returns the fields of the stack that arguments other than its switches express."""
     return ("context",)  # cp_comm_type
 
@@ -206,11 +201,11 @@ def _context(job: Job) -> str:
 
 def _stages(job: Job) -> dict[str, Any]:
     """Returns the arguments that split layers over the chunks of a pipeline, and the size of the
-    groups of micro-batches where it is not the default. A layer pattern has the split in itself."""
+    groups of micro-batches where it is not the default. A layer pattern states the split itself."""
     layout = job.layout
     model = job.problem.architecture
     arguments: dict[str, Any] = {}
-    if not has_pattern(model):  # which has the chunks in itself
+    if not has_pattern(model):
         arguments = stage_arguments(
             job.layers_per_chunk, layout.pp, layout.virtual_stages, model.mtp_layers
         )

@@ -14,7 +14,8 @@ from service.formats.launch.job import UnknownLayers
 from service.formats.megatron.layers import shares_indexer
 
 _CONVOLUTION_OF_MAMBA = 4
-"""Tokens that it sees (megatron/core/ssm/mamba_mixer.py); no argument says another number."""
+"""Tokens that the convolution of Mamba-2 sees (megatron/core/ssm/mamba_mixer.py). No argument
+changes it."""
 
 
 def mixer_arguments(model: Architecture) -> dict[str, Any]:
@@ -31,9 +32,9 @@ def mixer_arguments(model: Architecture) -> dict[str, Any]:
 
 
 def common_attention(model: Architecture) -> Attention:
-    """Returns the attention that all layers share; their windows, and whether they share an
-    indexer, may differ. Raises UnknownLayers where layers differ otherwise, because Megatron has
-    one for all."""
+    """Returns the attention that all layers have. Only their windows, and whether they share an
+    indexer, may differ. Raises UnknownLayers where there is no attention, where layers differ
+    otherwise, because Megatron has one for all, and for attention that Megatron does not have."""
     if not model.attentions:
         supported = "some layer has attention"
         raise UnknownLayers("model.layers", model.name, supported)
@@ -148,9 +149,8 @@ def shared_indexers(model: Architecture) -> list[bool]:
 
 
 def _sharing(model: Architecture, shared: Sequence[bool]) -> tuple[int, int]:
-    """Returns the period and the offset by which Megatron shares exactly these layers' indexers.
-    Raises UnknownLayers where no pair does. `shared` says for each layer whether it reuses an
-    earlier one's."""
+    """Returns the period and the offset with which Megatron shares exactly the indexers that
+    `shared`, a switch for each layer, says. Raises UnknownLayers where no pair does."""
     layers = range(len(shared))
     for period in range(2, len(shared) + 1):
         for offset in range(1, len(shared) + 1):

@@ -1,5 +1,5 @@
-"""A model in the arguments of Megatron-Core, by name: what megatron_writer and
-megatron_bridge_writer say of it in their own spelling."""
+"""A model in the arguments of Megatron-Core, by name. The writers of Megatron and of
+Megatron-Bridge say them in their own spelling."""
 
 from __future__ import annotations
 
@@ -66,9 +66,8 @@ def _layers(job: Job) -> dict[str, Any]:
 
 
 def _period(recurs: Sequence[bool]) -> int | None:
-    """Returns the period with which a layer without a recurrence follows recurrent ones: 4 where
-    every fourth layer has attention. None where they stand irregularly. `recurs` has an entry
-    for each layer."""
+    """Returns the period of layers without a recurrence: 4 where every fourth layer has
+    attention. None where they stand irregularly. `recurs` has a switch for each layer."""
     period = recurs.index(False) + 1 if False in recurs else 0
     if period < 2:
         return None
@@ -146,8 +145,8 @@ def has_biases(model: Architecture) -> bool:
 
 
 def _biases(model: Architecture) -> dict[str, Any]:
-    """Returns the arguments that give linear layers biases: all of them, or those of queries,
-    keys and values alone, or none."""
+    """Returns the arguments for biases: in all linear layers, only in the projections of queries,
+    keys and values, or nowhere."""
     if has_biases(model):
         return {"add_bias_linear": True}
     of_queries = any(attention.attention_bias for attention in model.attentions)

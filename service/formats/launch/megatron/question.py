@@ -23,7 +23,7 @@ from service.formats.megatron.arguments import (
     read_memory_knobs,
     read_recompute,
     read_workload,
-    require_known_version,
+    refuse_gpt_neox,
 )
 from service.formats.megatron.derived import unpadded_vocabulary
 from service.formats.megatron.layer_pattern import layer_switches
@@ -42,17 +42,11 @@ _BALANCING = {
 }
 _CONTEXT = {"p2p": "ring", "a2a": "ulysses", "allgather": "allgather", "a2a+p2p": "ring"}
 _COUNTS = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
-    "num_layers_per_virtual_pipeline_stage",
-    "num_virtual_stages_per_pipeline_rank",
-    "num_distributed_optimizer_instances",
-    "recompute_num_layers",
-    "micro_batch_size",
-)
+    "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
+    "expert_model_parallel_size", "expert_tensor_parallel_size",
+    "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank",
+    "num_distributed_optimizer_instances", "recompute_num_layers", "micro_batch_size",
+)  # fmt: skip
 """Arguments that must be at least 1."""
 _LAYER_PATTERNS = ("moe_layer_freq", "window_attn_skip_freq", "linear_attention_freq")
 _MOST_SWITCHES = 1024  # as many as a model may have layers
@@ -73,6 +67,7 @@ def without_refused(args: Arguments, stops: Stops) -> Arguments:
         if not is_full:
             pattern = _cut_pattern(args.text(name) or "", layers)
             cure = f"{args.called(name)} {pattern}, as the model is read here"
+            # The last stop is the one that `attempt` has just noted.
             stops.noted[-1] = replace(stops.noted[-1], cure=cure)
             args = args.replaced(**{name: pattern})
     return args
@@ -92,11 +87,11 @@ def launch_reading(
     """Returns the reading of arguments whose defaults are filled in. `switches` has the
     arguments that the text itself sets, by the names in models.spec.switches. `unread` has the
     settings that nothing reads."""
-    args = _with_experts_of_model(args)
+    args = _with_assumed_experts(args)
     pp = args.integer("pipeline_model_parallel_size") or 1
     virtual = stops.attempt(lambda: virtual_stages(args, pp), instead=1)
     args = args.replaced(virtual_pipeline_model_parallel_size=str(virtual))
-    require_known_version(args)
+    refuse_gpt_neox(args)
     if stack_id == NAME:
         args.required("micro_batch_size")
     layout = _layout(args, pp, virtual, stops)
@@ -125,9 +120,9 @@ def launch_reading(
     )
 
 
-def _with_experts_of_model(args: Arguments) -> Arguments:
-    """Returns the arguments with as many experts as ranks of expert parallelism, where the
-    arguments do not describe the model: its real number of experts is not known here."""
+def _with_assumed_experts(args: Arguments) -> Arguments:
+    """Returns the arguments with as many experts as ranks of expert parallelism, where they
+    do not describe the model. Without experts, `ep` would be read as 1."""
     ranks = args.integer("expert_model_parallel_size") or 1
     has_model = any(map(args.text, (*SHAPE, "num_experts")))
     return args if has_model or ranks == 1 else args.replaced(num_experts=str(ranks))
@@ -141,6 +136,7 @@ def _model(args: Arguments) -> dict[str, Any] | None:
 def _workload(args: Arguments) -> dict[str, Any]:
     """Returns the fields of the workload; the sequence length and the batch only where an
     argument sets them."""
+    # `read_workload` requires both, so that 1 stands for a missing one and is removed again.
     required = {"seq_length": "seq_len", "global_batch_size": "global_batch"}
     missing = [name for name in required if args.integer(name) is None]
     workload = read_workload(args.replaced(**dict.fromkeys(missing, "1")))
@@ -159,14 +155,14 @@ def _load_balancing(args: Arguments) -> str:
     types = re.findall(r"\w{1,40}", args.text("moe_router_load_balancing_type") or "", re.ASCII)
     has_weight = re.search(r"[1-9]", args.text("moe_aux_loss_coeff") or "") is not None
     if types == ["none"] and has_weight:
-        types = ["aux_loss"]  # the default, of which the weight alone was given
+        types = ["aux_loss"]  # Megatron's default type: only its weight was given
     return next((_BALANCING[name] for name in types if name in _BALANCING), "none")
 
 
 def _cut_pattern(text: str, layers: int) -> str:
-    """Returns a layer pattern made to fit the number of layers: "([0]*3+[1]*58)" of
-    "([0]*3+[1]*40)" for 61. It is cut where it is longer, and repeats its last switch where it
-    is shorter."""
+    """Returns a layer pattern made to fit the number of layers: "([0]*3+[1]*58)" for 61 layers
+    and "([0]*3+[1]*40)". It is cut where it is longer, and repeats its last switch where it is
+    shorter. Returns "1", a period, for a text that is no pattern."""
     switches = layer_switches(text.replace(" ", ""), _MOST_SWITCHES)[:layers]
     switches += switches[-1:] * (layers - len(switches))
     runs = [f"[{int(is_on)}]*{len(list(run))}" for is_on, run in groupby(switches)]
@@ -207,7 +203,8 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
     if layout["micro_batch"] is None:  # a recipe may have it
         del layout["micro_batch"]
     if layout["balanced"]:
-        layout["recompute_layers"] = 0
+        layout["recompute_layers"] = 0  # layouts state it only for equal chunks
+    # Layouts may have no layers in the first and the last chunk alone.
     if layout["balanced"] and all(chunks[1:-1]) and len(chunks) == pp * virtual:
         layout["layers_per_chunk"] = chunks
     if args.boolean("use_tp_pp_dp_mapping"):

@@ -29,7 +29,7 @@ from service.formats.shell.files import NO_FILES, LaunchFiles
 
 _SAME_SWITCH = {"--fp4-param-gather": "--fp8-param-gather"}
 _NEEDED_BY = {"dsa": ("--no-rope-fusion",)}
-"""Flags that a kind of attention needs, so that predictions of it assume what they say."""
+"""Flags without which a kind of attention does not start. Its predictions assume them anyway."""
 
 
 def read(
@@ -65,7 +65,7 @@ def read(
         )
     except Invalid as fault:
         misspelt = next((stop for stop in unread.stops if stop.meant == fault.value), None)
-        if misspelt is None or misspelt.meant in changes:
+        if misspelt is None or misspelt.meant in changes:  # the correction did not help either
             raise
         corrected = {**changes, misspelt.meant: misspelt.value}
         return read(text, version, changes=corrected, files=files)
@@ -105,12 +105,12 @@ def _switch_arguments(args: Arguments, source: Source) -> dict[str, Any]:
 
 
 def _unread(args: Arguments, source: Source) -> UnreadSettings:
-    """Returns the settings that are not read, and records reservations for those that are read
-    in part."""
+    """Returns the settings that are not read, with reservations about those that are read in
+    part. Removes the flags that the model's attention needs, as they change nothing."""
     settings = source.settings
     needed = _NEEDED_BY.get(args.text("experimental_attention_variant") or "", ())
     settings.change(dict.fromkeys(needed))
     for flag in source.flags:
         if reason_and_cure := half_read(argument_of(flag), args):
-            settings.reserve(flag, *reason_and_cure)
+            settings.add_reservation(flag, *reason_and_cure)
     return settings.unread()

@@ -80,7 +80,7 @@ def _compares(args: Arguments, name: str, relation: str, other: Any) -> bool:
     if relation in ("has", "lacks"):
         return any(part in (text or "") for part in other) == (relation == "has")
     if relation in ("above", "at_most"):
-        count = args.integer(name, least=0)
+        count = args.integer(name, least=0)  # an absent count is 1
         return ((1 if count is None else count) > other) == (relation == "above")
     if text is None or args.text(other) is None:
         return False

@@ -28,9 +28,10 @@ from service.formats.shell.files import LaunchFiles
 
 _DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
 _FEWEST_DUMPED = 3  # fewer lines of that form may be of another program
+_LINE_REACH = 5000  # characters of a line that are looked at
 _YAML_LINE = re.compile(r"\s*(?:-\s+)?-{0,2}[A-Za-z_][\w-]*\s*:(\s.*)?", re.ASCII)
 _ARGUMENTS = ("ARGS", "ARGUMENTS")
-"""The object of a recipe that has the arguments ends in one of these."""
+"""Endings of the names of objects in a recipe that have arguments."""
 _VARIABLES = "ENV_VARS"
 """The object of a recipe that has environment variables."""
 
@@ -75,7 +76,7 @@ class Source:
 def read_source(text: str, files: LaunchFiles) -> Source:
     """Returns the arguments of a text, which is a dump in a log, YAML or a command line. Raises
     Invalid for what the parser of Megatron refuses."""
-    matches = [_DUMPED.search(line[:5000]) for line in text.splitlines()]
+    matches = [_DUMPED.search(line[:_LINE_REACH]) for line in text.splitlines()]
     values = {match.group(1): match.group(2).strip() for match in matches if match}
     if sum(match is not None for match in matches) >= _FEWEST_DUMPED:
         return Source(settings=from_dump(values), without_flag=_without_flag(values))

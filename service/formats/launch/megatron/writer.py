@@ -83,7 +83,7 @@ def _flags_of_switches(job: Job) -> dict[str, Any]:
     return flags
 
 
-says = job_arguments.says
+other_stack_fields = job_arguments.other_stack_fields
 
 
 def words(settings: Mapping[str, Any]) -> list[str]:
@@ -145,11 +145,11 @@ def _stretched(job: Job) -> dict[str, Any]:
     scaling = job.details.rope_scaling
     if scaling is None:
         return {}
-    if scaling.kind == "llama3" and scaling.has(**_LLAMA3):
+    if scaling.kind == "llama3" and scaling.has_numbers(**_LLAMA3):
         factor = scaling.number("factor", 8.0)
         return {"use_rope_scaling": True, "rope_scaling_factor": factor}
     is_latent = all(attention.is_mla for attention in job.problem.architecture.attentions)
-    if scaling.kind == "yarn" and is_latent and scaling.has(**_YARN):
+    if scaling.kind == "yarn" and is_latent and scaling.has_numbers(**_YARN):
         return {
             "rope_type": "yarn",
             "rotary_scaling_factor": scaling.number("factor", 1.0),

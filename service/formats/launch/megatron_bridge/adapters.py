@@ -141,13 +141,14 @@ def _reservation(name: str, value: str, reason: str) -> Reservation:
 
 
 def _targets(module: str) -> tuple[str, ...]:
-    """Returns the targets of a module as a request names them: ("mlp", "experts") of
+    """Returns the targets of a module as a request names them: ("mlp", "experts") for
     "linear_fc1"; none for an unknown module."""
     parts = module.split(".")
     if parts[-1] not in _NETWORK:
         return ("attention",) if parts[-1] in _MIXERS else ()
     if "experts" in parts:
         return ("experts",)
+    # A name without a path stands for the networks of dense layers and of experts.
     return ("mlp",) if {"mlp", "shared_experts"} & {*parts} else ("mlp", "experts")
 
 

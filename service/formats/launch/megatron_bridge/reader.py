@@ -99,7 +99,7 @@ def _with_adapters(reading: LaunchReading, overrides: Overrides) -> LaunchReadin
 
 
 def _in_fields(rule: str) -> str:
-    """Returns a sentence with the flags of Megatron-LM replaced by fields: "needs model.bf16" of
+    """Returns a sentence with the flags of Megatron-LM replaced by fields: "needs model.bf16" for
     "needs --bf16"."""
 
     def field_of_flag(match: re.Match[str]) -> str:
@@ -165,8 +165,8 @@ def _precision(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def _without_part_of_model(args: Arguments) -> Arguments:
-    """Returns the arguments without those of the model, unless they describe all of it: a part
-    alone changes a recipe whose other sizes are not known."""
+    """Returns the arguments without those of the model, unless they describe all of it. A part
+    only changes the model of the recipe, whose other sizes are not known."""
     if all(args.text(name) for name in SHAPE):
         return args
     shape = {name: "None" for name in SHAPE if name != "num_layers"}
@@ -211,22 +211,22 @@ def _named_precision(fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _unread(args: Arguments, overrides: Overrides) -> UnreadSettings:
-    """Returns the overrides that are not read, and records reservations for the recipe itself
+    """Returns the overrides that are not read, and adds reservations for the recipe itself
     and for overrides that are read in part."""
     settings = overrides.settings
     if overrides.recipe is not None:
         reason = "what the recipe sets itself is not known"
         cure = "write as overrides what it sets of parallelism, precision and recompute"
-        settings.reserve_text(overrides.recipe, reason, cure, is_open=True)
+        settings.add_text_reservation(overrides.recipe, reason, cure, is_open=True)
     if args.text("micro_batch_size") is None:
         reason = "it is not said: the recipe has it"
-        settings.reserve_text("train.micro_batch_size", reason, "write it as an override")
+        settings.add_text_reservation("train.micro_batch_size", reason, "write it as an override")
     for name in settings.known:
         argument = argument_of_field().get(name, "")
         if argument in SHAPE and not all(map(args.text, SHAPE)):
             reason = "the recipe has the rest of the model"
             cure = "describe the model beside the launch, as `model`"
-            settings.reserve(name, reason, cure, answered_by="model")
+            settings.add_reservation(name, reason, cure, answered_by="model")
         elif reason_and_cure := half_read(argument, args):
-            settings.reserve(name, *map(_in_fields, reason_and_cure))
+            settings.add_reservation(name, *map(_in_fields, reason_and_cure))
     return settings.unread()

@@ -49,13 +49,13 @@ class Overrides:
     """By dotted field."""
     environment: dict[str, str] = field(default_factory=dict)
     num_ranks: int | None = None
-    """By the options of the launch script or by NeMo's trainer, else by the command."""
+    """The ranks that the launch script's options or NeMo's trainer give, else the command."""
     recipe: str | None = None
     """The recipe that is overridden, as it was written."""
 
     @property
     def model(self) -> str | None:
-        """Returns the catalogue's name for the model of the recipe: "llama-3-8b" of "recipe
+        """Returns the catalogue's name for the model of the recipe: "llama-3-8b" for "recipe
         llama3_8b_pretrain_config". None where the catalogue has no such model."""
         values = re.findall(r"\S+", self.recipe or "")[1::2]  # behind each option
         match = _RECIPE.fullmatch("_".join(values))
@@ -87,7 +87,7 @@ def read_overrides(text: str, files: LaunchFiles) -> Overrides:
     if lines and all(map(_YAML_LINE.fullmatch, lines)):
         return _joined((name, str(value)) for name, value in read_settings(text).items())
     command = split_command(text, files)
-    starts_nemo = command.program == _NEMO  # whose next word says what it does with the model
+    starts_nemo = command.program == _NEMO  # its first argument is a verb, such as pretrain
     overrides = _joined(_pairs(command.words[1:] if starts_nemo else command.words))
     overrides.environment.update(command.environment)
     for assignment in command.in_branches:
@@ -98,7 +98,7 @@ def read_overrides(text: str, files: LaunchFiles) -> Overrides:
 
 def _without_object(name: str) -> str:
     """Returns the name of an assigned attribute without the configuration's variable: "model.x"
-    of "cfg.model.x"."""
+    for "cfg.model.x"."""
     variable, _, attribute = name.partition(".")
     sections = {field.partition(".")[0] for field in table().fields}
     sections |= {"trainer", "data", "optim", "env_vars"}
@@ -108,7 +108,7 @@ def _without_object(name: str) -> str:
 
 def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yields the overrides and options of a command line with their values: ("model.tp", "2")
-    and ("num_gpus", "8") of model.tp=2 --num-gpus 8. An option without a value has "True". A
+    and ("num_gpus", "8") for model.tp=2 --num-gpus 8. An option without a value has "True". A
     word that belongs to no option has the name ""."""
     option: str | None = None  # whose value may be the next word
     for word in words:
@@ -135,7 +135,7 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _joined(pairs: Iterable[tuple[str, str]]) -> Overrides:
-    """Returns the settings that these options and fields make. Records reservations for names
+    """Returns the settings that these options and fields make. Adds reservations for names
     that are neither."""
     overrides = Overrides(Settings(table()))
     run_options: dict[str, str] = {}
@@ -155,8 +155,8 @@ def _joined(pairs: Iterable[tuple[str, str]]) -> Overrides:
         elif not _is_of_no_account(name):
             reason = "it is no option of the launch scripts, and no field"
             cure = "leave it out if it changes nothing, or write the field that it sets"
-            overrides.settings.reserve_text(f"{name} {text}".strip(), reason, cure)
-    _take_run(overrides, run_options)
+            overrides.settings.add_text_reservation(f"{name} {text}".strip(), reason, cure)
+    _apply_run_options(overrides, run_options)
     return overrides
 
 
@@ -168,7 +168,7 @@ def _is_of_no_account(option: str) -> bool:
 
 def _field_of_option(name: str) -> str:
     """Returns the dotted field that an option, or a field of NeMo, stands for:
-    "model.tensor_model_parallel_size" of "tp". Returns the name itself where it is unknown."""
+    "model.tensor_model_parallel_size" for "tp". Returns the name itself where it is unknown."""
     for old_name, new_name in table().facts["moved"]:
         if name == old_name or (old_name.endswith(".") and name.startswith(old_name)):
             return _field_of_option(new_name + name.removeprefix(old_name))
@@ -180,8 +180,8 @@ def _field_of_option(name: str) -> str:
 
 
 def _value(name: str, text: str) -> Any:
-    """Returns the value of a field by type: 4 of "4", None of "null". Raises Invalid where it is
-    a shell variable without a value, and the field matters."""
+    """Returns the value of a field by type: 4 for "4", None for "null". Raises Invalid for a
+    shell variable without a value, unless the field changes neither time nor memory."""
     text = _text(name, text)
     if text in _PLAIN and not _is_word(name):
         return _PLAIN[text]
@@ -196,7 +196,7 @@ def _is_word(name: str) -> bool:
 
 
 def _text(name: str, text: str) -> str:
-    """Returns a value as Megatron prints it: "True" of true, "['mlp', 'moe']" of [mlp, moe].
+    """Returns a value as Megatron prints it: "True" for true, "['mlp', 'moe']" for [mlp, moe].
     Raises Invalid for an undefined shell variable, unless the field changes neither time nor
     memory."""
     if not table().is_of_no_account(name):
@@ -214,7 +214,7 @@ def _text(name: str, text: str) -> str:
     return text
 
 
-def _take_run(overrides: Overrides, options: Mapping[str, str]) -> None:
+def _apply_run_options(overrides: Overrides, options: Mapping[str, str]) -> None:
     """Sets the number of ranks, and the mixed precision, by the launch script's options or
     NeMo's trainer. Raises Invalid for an unknown compute_dtype."""
     if options.get("num_gpus", "").isdecimal():

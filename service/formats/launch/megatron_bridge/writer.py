@@ -45,8 +45,8 @@ _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 _LISTS = ("moe_layer_freq", "window_attn_skip_freq", "linear_attention_freq")
 """Arguments that are expressions of lists on the command line, and lists here."""
 _UNSEEN = "peft."
-"""Fields of an object that is left out where a recipe becomes a document for Hydra, and kept all
-the same (training/utils/omegaconf_utils.py)."""
+"""Fields of an object that Hydra does not see, because a recipe becomes a document without it. The
+recipe keeps the object (training/utils/omegaconf_utils.py)."""
 _PACKS, _PACKING = "dataset.enable_offline_packing", "dataset.offline_packing_specs"
 _SINGLE = ("cp_comm_type", "moe_router_load_balancing_type")
 """Arguments that are lists of one on the command line, and a word here."""
@@ -94,7 +94,7 @@ def write(job: Job) -> LaunchConfiguration:
     )
 
 
-says = job_arguments.says
+other_stack_fields = job_arguments.other_stack_fields
 
 
 def words(settings: Mapping[str, Any]) -> list[str]:
@@ -136,19 +136,20 @@ def _fields(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _model(job: Job) -> dict[str, Any]:
-    """Returns the fields of the model's sizes. A recipe has them too; these make sure of them."""
+    """Returns the fields of the model's sizes. They are written although the recipe sets them, so
+    that a recipe of another model gives no other job."""
     model = job.problem.architecture
     arguments = megatron_model.model_arguments(job)
     heads = arguments["num_attention_heads"]
     ties = not arguments.pop("untie_embeddings_and_output_weights")
-    arguments.pop("squared_relu", None)  # which is a function here, as recipes have it
+    arguments.pop("squared_relu", None)  # here it is a function, which only the recipe can set
     arguments.pop("group_query_attention", None)
     for name in _LISTS:
         if isinstance(arguments.get(name), str):
             switches = layer_switches(arguments[name].replace(" ", ""), model.num_layers)
             arguments[name] = [int(switch) for switch in switches]
     if model.encoder:
-        del arguments["position_embedding_type"]  # which counts through images, as recipes say
+        del arguments["position_embedding_type"]  # the recipe has one that covers images
     if not arguments.get("multi_latent_attention"):
         arguments["num_query_groups"] = arguments.pop("num_query_groups", heads)
     return {

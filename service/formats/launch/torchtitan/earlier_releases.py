@@ -31,8 +31,8 @@ _CONVERTERS = {
 }
 _OF_EXPERTS = ("quantize.grouped_mm.float8", "quantize.grouped_mm.mx")
 _IN_16_BITS = ("output", "router.gate", "moe.router.gate", "auto_filter_small_kn")
-"""Layers that are not converted, and are not counted as if they were: the head and the router, and
-those that are too small to gain by it."""
+"""Layers that stay in 16 bits, as the cost model counts them: the head, the router, and layers that
+are too small to gain by a conversion."""
 _FILTER = "quantize.linear.float8.filter_fqns"
 _RECIPE = "quantize.linear.float8.recipe_name"
 _GATHERS = "quantize.linear.float8.enable_fsdp_float8_all_gather"
@@ -72,14 +72,13 @@ class EarlierSettings(Settings):
             name: Field(name=name, kind=kind.rstrip("?"), default=default)
             for name, (kind, default) in facts["read"].items()
         }
-        """Settings without a name in 0.3.0."""
+        """The settings that 0.3.0 has no name for."""
         self.older = {name: field.default for name, field in self._fields.items()}
-        """The values of these."""
+        """The values of settings that 0.3.0 has no name for."""
         for name, value in settings.items():
             self._take(name, value)
         self.config = self._read_config(facts["flavors"])
-        """This is what a config function is in 0.3.0: the model, its precision and its
-        optimizer."""
+        """What a config function sets in 0.3.0: the model, its precision and its optimizer."""
 
     def _take(self, name: str, value: Any) -> None:
         """Takes one setting by its name before 0.3.0: renames it, ignores it, or records a
@@ -95,7 +94,7 @@ class EarlierSettings(Settings):
             if str(value).lower() == str(default).lower():
                 self.ignored.append(shown(name, value))
             else:
-                self.reserve_text(shown(name, value), *reason_and_cure)
+                self.add_text_reservation(shown(name, value), *reason_and_cure)
         elif name_today in self.table.fields:
             self.put(name_today, _typed(self.table.fields[name_today], value))
         elif any(f"{name}.".startswith(f"{section}.") for section in facts["ignored"]):
@@ -104,7 +103,9 @@ class EarlierSettings(Settings):
             has_hint = len(self.reservations) < MOST_HINTS
             known = [*self._fields, *self.table.fields] if has_hint else ()
             reason = f"torchtitan {RELEASE} has no such setting{suggestion(name, known)}"
-            self.reserve_text(shown(name, value), reason, "leave it out if it changes nothing")
+            self.add_text_reservation(
+                shown(name, value), reason, "leave it out if it changes nothing"
+            )
 
     def _read_config(self, flavors: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
         """Returns the model of a flavor with its precision, as {"model": "llama-3-8b", "layers":
@@ -119,13 +120,13 @@ class EarlierSettings(Settings):
         elif name is not None:
             setting = shown("model.flavor", f"{name} {flavor}")
             reason = "this flavor is not in the catalogue"
-            self.reserve_text(setting, reason, "describe the model", answered_by="model")
+            self.add_text_reservation(setting, reason, "describe the model", answered_by="model")
         is_sparse = model is not None and catalogue.architecture(model).is_moe
         config |= self._read_converters(is_sparse)
         optimizer = self.older["optimizer.name"]
         if optimizer not in ("AdamW", "Adam"):
             reason = "the state of this optimizer is not described"
-            self.reserve_text(shown("optimizer.name", optimizer), reason)
+            self.add_text_reservation(shown("optimizer.name", optimizer), reason)
         return config
 
     def _read_converters(self, is_sparse: bool) -> dict[str, Any]:
@@ -143,17 +144,18 @@ class EarlierSettings(Settings):
         ]
         if others:
             reason = "what they make of layers is not known"
-            self.reserve_text(shown("model.converters", others), reason)
+            self.add_text_reservation(shown("model.converters", others), reason)
+        # Experts have converters of their own.
         if is_sparse and bool(formats) != any(converter in _OF_EXPERTS for converter in converters):
             reason = "only some products are in a narrow format, and all are read alike"
             setting = shown("model.converters", converters)
-            self.reserve_text(setting, reason, "convert linear and grouped_mm, or neither")
+            self.add_text_reservation(setting, reason, "convert linear and grouped_mm, or neither")
         if not formats:
             return {}
         wide = [layer for layer in self.older[_FILTER] if layer not in _IN_16_BITS]
         if wide:
             reason = "these layers stay in 16 bits, and are read as converted"
-            self.reserve_text(shown(_FILTER, wide), reason, "leave them out")
+            self.add_text_reservation(shown(_FILTER, wide), reason, "leave them out")
         if formats[0] != "fp8":
             return {"precision": formats[0]}
         by_row = str(self.older[_RECIPE] or "tensorwise") != "tensorwise"
@@ -171,7 +173,7 @@ class EarlierSettings(Settings):
             if option != "1":
                 setting = shown("activation_checkpoint.selective_ac_option", option)
                 reason = "every layer of so many is recomputed, and all are read as such"
-                settings.reserve_text(setting, reason, "use op, or 1")
+                settings.add_text_reservation(setting, reason, "use op, or 1")
         return knobs
 
 
@@ -185,8 +187,8 @@ def _mode(value: Any) -> str:
 
 
 def _typed(field_: Field, value: Any) -> Any:
-    """Returns a value of the field's type. A flag's value is text; in TOML a number may stand
-    where the field takes a word."""
+    """Returns a value of the field's type. A text comes from a flag, or from TOML, where a number
+    may stand in place of a word. Raises Invalid for a value of another type."""
     if isinstance(value, str):
         return field_.parse(value)
     return str(value) if field_.kind == "str" else field_.checked(value)

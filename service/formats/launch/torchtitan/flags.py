@@ -183,8 +183,8 @@ class _CommandReader:
         ]
 
     def _with_file(self) -> dict[str, Any]:
-        """Returns the flags of an earlier release over the settings of the TOML file that one of
-        them names."""
+        """Returns the settings of the TOML file that job.config_file names, overridden by the
+        other flags of the earlier release."""
         file = self.unknown.pop(_FILE, None)
         if file is None:
             return self.unknown

@@ -69,6 +69,7 @@ def _weights(layers_per_chunk: Sequence[int]) -> Iterator[tuple[int, int]]:
     num_layers = sum(layers_per_chunk)
     chunks = len(layers_per_chunk)
     for weight in range(2 * max(layers_per_chunk) + 1):
+        # With the weights counted, the first `extra` chunks have base + 1 layers, others `base`.
         base, extra = divmod(num_layers + weight, chunks)
         first = base + (extra > 0) - layers_per_chunk[0]
         last = base - layers_per_chunk[-1]

@@ -158,7 +158,7 @@ class _Reader:
 
     def _config(self) -> Mapping[str, Any]:
         """Returns what the config function of the launch sets: {"model": "llama-3-8b", "sets":
-        {"training.seq_len": 8192}}. Returns nothing, and records a reservation, for a function
+        {"training.seq_len": 8192}}. Returns nothing, and adds a reservation, for a function
         that is not named or not known."""
         module = self.given.get("module")
         name = self.given.get("config")
@@ -166,7 +166,7 @@ class _Reader:
         if name is None:
             reason = "it is not given, and what its function sets is not known"
             cure = "write --module and --config as torchtitan is told them"
-            self.settings.reserve_text("--config", reason, cure, is_open=True)
+            self.settings.add_text_reservation("--config", reason, cure, is_open=True)
             return {}
         if name not in configs:
             hint = (
@@ -174,7 +174,7 @@ class _Reader:
             )
             reason = f"what this function sets is not known{hint}"
             cure = "write as flags what it sets, and describe the model in the request"
-            self.settings.reserve_text(
+            self.settings.add_text_reservation(
                 f"--module {module} --config {name}", reason, cure, is_open=True
             )
         return dict(configs.get(name, {}))
@@ -214,17 +214,19 @@ class _Reader:
         return layout
 
     def _recompute(self, policy: str) -> dict[str, Any]:
-        """Returns the recompute of the layout. Records a reservation where the compiler chooses
+        """Returns the recompute of the layout. Adds a reservation where the compiler chooses
         what to recompute."""
         if policy == "memory-budget":
             name = "activation_checkpoint.memory_budget"
             reason = "the compiler picks what is recomputed, which is read as selective"
-            self.settings.reserve(name, reason, "use activation-checkpoint:selective or :full")
+            self.settings.add_reservation(
+                name, reason, "use activation-checkpoint:selective or :full"
+            )
         return {"recompute": "selective" if policy == "memory-budget" else policy}
 
     def _pipeline(self, pp: int) -> dict[str, Any]:
         """Returns the schedule of the pipeline and its split over chunks, the latter where the
-        number of layers is known. Records reservations for a schedule or a split that is not
+        number of layers is known. Adds reservations for a schedule or a split that is not
         modelled."""
         name = "parallelism.pipeline_parallel_schedule"
         schedule, is_described = self.stops.attempt(
@@ -232,7 +234,9 @@ class _Reader:
         )
         if not is_described:
             reason = f"this schedule is not described, and read as {schedule}, the nearest"
-            self.settings.reserve(name, reason, "use a schedule that is: 1F1B or Interleaved1F1B")
+            self.settings.add_reservation(
+                name, reason, "use a schedule that is: 1F1B or Interleaved1F1B"
+            )
         default_chunks = 1 if schedule in ("1f1b", "afab") else 2
         num_layers = self.config.get("layers")
         unsplit: tuple[int, tuple[int, ...] | None] = (default_chunks, None)
@@ -241,7 +245,7 @@ class _Reader:
         )
         if split is None and (PER_STAGE in self.given or NAMES in self.given):
             reason = "how the layers of the model are split is not known without their number"
-            self.settings.reserve(PER_STAGE, reason, "name a --config of torchtitan's own")
+            self.settings.add_reservation(PER_STAGE, reason, "name a --config of torchtitan's own")
         layout: dict[str, Any] = {"schedule": schedule, "virtual_stages": virtual_stages}
         if split is not None:
             layout["balanced"] = len(set(split)) > 1
@@ -279,8 +283,8 @@ class _Reader:
         dp_shard = layout.get("dp_shard")
         is_sharded = dp_shard is None or dp_shard > 1
         if layout["dp_replicate"] == 1:
-            # FSDP shards over context parallelism too. At degree 1 it shards nothing, and a text
-            # that says how, or offloads, means FSDP.
+            # FSDP shards over context parallelism too. On one rank it shards nothing, and counts as
+            # on where the text sets its resharding or its offload.
             means_fsdp = name in self.given or layout["offload_optimizer"]
             is_sharded = is_sharded or layout["cp"] > 1 or means_fsdp
         elif layout["cp"] > 1 and not is_sharded:
@@ -288,7 +292,7 @@ class _Reader:
                 "with replicas and context parallelism, parameters are sharded over context"
                 " parallelism, and read as whole"
             )
-            self.settings.reserve(_SHARDS, reason, "use a degree of 2 or more")
+            self.settings.add_reservation(_SHARDS, reason, "use a degree of 2 or more")
         if not is_sharded:
             return {"zero_stage": 0}
         return {"zero_stage": 3, "reshard": reshards}
@@ -314,7 +318,9 @@ class _Reader:
             workload["master_weights"] = False
         elif values["training.dtype"] == "bfloat16":
             reason = "parameters have 16 bits where products have 32, and are read as 32"
-            self.settings.reserve("training.dtype", reason, "use float32 for both, or bfloat16")
+            self.settings.add_reservation(
+                "training.dtype", reason, "use float32 for both, or bfloat16"
+            )
         if values["debug.moe_force_load_balance"]:
             workload["routing"] = "balanced"
         batch = self._global_batch(layout)
@@ -338,12 +344,12 @@ class _Reader:
             times = batch // step
             reason = f"the pipeline fills and drains {times} times a step, and is read as once"
             cure = f"use {local * times}, so that all micro-batches pass it at once"
-            self.settings.reserve("training.local_batch_size", reason, cure)
+            self.settings.add_reservation("training.local_batch_size", reason, cure)
         return batch
 
     def _require_multiple(self, name: str, divisor: int, what: str) -> None:
-        """Notes a stop where the setting `name` is no multiple of `divisor`; `what` says what
-        that is a number of."""
+        """Notes a stop where the setting `name` is no multiple of `divisor`. `what` names the
+        divisor for the message."""
         value = self.values[name]
         if value % divisor or not value:
             below = value // divisor * divisor
@@ -361,17 +367,18 @@ class _Reader:
         compiles = values["compile.enable"]
         compiles_model = compiles and "model" in components
         switches["compile.enable"] = compiles_model
-        if "compile.components" in switches:  # in any order
+        if "compile.components" in switches:  # given in any order, compared in that of the table
             switches["compile.components"] = [
                 component for component in _COMPONENTS if component in components
             ]
+        # CUDA graphs came with 0.3.0, and go with neither pp nor ep.
         may_capture = self.earlier is None and layout["pp"] == 1 and layout["ep"] == 1
         captures = may_capture and not values["training.disable_cuda_graphs"]
         switches["training.disable_cuda_graphs"] = not captures
         scaling = config.get("scaling", {})
         stack = {"name": NAME, **switch_fields(NAME, switches, self._release), **scaling}
         if captures:
-            stack["launch"] = "graph"  # of kernels that are not compiled too
+            stack["launch"] = "graph"  # kernels may be captured uncompiled
         if compiles and not compiles_model:
             stack["loss"] = "compiled" if "loss" in components else "pytorch"
         if layout["tp"] > 1 and not layout["sequence_parallel"]:
@@ -384,9 +391,9 @@ class _Reader:
 
 
 def _schedule(name: str) -> tuple[str, bool]:
-    """Returns the pipeline schedule for PyTorch's name of it, ("interleaved", True) of
-    "Interleaved1F1B"; or the nearest schedule that is modelled, and False. Raises Stopped for an
-    unknown name."""
+    """Returns the pipeline schedule for PyTorch's name of it, and True: ("interleaved", True) for
+    "Interleaved1F1B". For a schedule that is not modelled, returns the nearest one and False.
+    Raises Stopped for an unknown name."""
     if name.lower() not in READ_SCHEDULES:
         rule = "must be a schedule such as 1F1B, Interleaved1F1B, GPipe, ZBVZeroBubble"
         raise Stopped("--parallelism.pipeline_parallel_schedule", name, rule)
@@ -408,6 +415,6 @@ def _num_micro_batches(
 
 def _model(config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the model that a config function trains, as a request names it; None for an
-    unknown function. None of them trains multi-token prediction."""
+    unknown function. No config function trains multi-token prediction."""
     name = config.get("model")
     return None if name is None else model_of_catalogue(name, mtp_layers=0)

@@ -26,7 +26,7 @@ FRAMEWORK = "torchtitan"
 RELEASE = "0.3.0"
 TABLE = "torchtitan_0.3.0"
 RECOMPUTE = "activation_checkpoint"
-"""The table of recompute. Its setting is a subcommand, `activation-checkpoint:full`, behind all
+"""The setting of recompute. It is written as a subcommand, `activation-checkpoint:full`, behind all
 flags."""
 _KEPT = 1024  # models, each with a config function
 
@@ -140,7 +140,7 @@ def _recipe(job: Job) -> tuple[str, str] | None:
     "llama3_8b"). None where no function has its precision and optimizer, and for adapters, which
     a converter makes."""
     workload = job.problem.workload
-    if workload.lora:  # which is made by a converter
+    if workload.lora:
         return None
     precision = "bf16" if workload.precision == "fp32" else workload.precision
     optimizer = "muon" if workload.optimizer == "muon" else "adamw"
@@ -244,7 +244,7 @@ def _software(job: Job) -> dict[str, Any]:
     return settings
 
 
-def says(problem: Problem) -> Collection[str]:
+def other_stack_fields(problem: Problem) -> Collection[str]:
     """Returns the fields of the stack that settings other than its switches express: "loss" for
     one that is compiled by itself, and "fused" for kernels that are captured uncompiled."""
     stack = problem.stack

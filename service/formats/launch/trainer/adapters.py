@@ -56,7 +56,7 @@ def read_adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
         for name in ("lora_r", "load_in_4bit", "load_in_8bit"):
             if settings.given.get(name) not in (None, False, "false", "False"):
                 reason = "it goes with adapters, and nothing here asks for them"
-                settings.reserve(name, reason, "write use_peft, or leave it out")
+                settings.add_reservation(name, reason, "write use_peft, or leave it out")
         return {}
     rank = settings.integer("lora_r") or settings.integer("lora_rank") or _USUAL_RANK
     if rank > MAX_RANK:
@@ -66,7 +66,7 @@ def read_adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
         bits = narrow if settings.boolean(f"load_in_{narrow}bit") else bits
     if bits not in get_args(BaseBits):
         reason = f"frozen weights of {bits} bits are not described"
-        settings.reserve("bits", reason, "judge it with 4 or 8 bits")
+        settings.add_reservation("bits", reason, "judge it with 4 or 8 bits")
         bits = 16
     lora = {"rank": rank, **_targets(settings, assumed), "base_bits": bits}
     return {"lora": lora, **_modules_to_save(settings, assumed)}
@@ -81,7 +81,7 @@ def _modules_to_save(settings: Settings, assumed: list[str]) -> dict[str, Any]:
         return {}
     parts = parts_of_modules(modules)
     if parts.unknown:
-        settings.reserve(name, _WHOLE, _WITHOUT_WHOLE, answered_by="workload.trained")
+        settings.add_reservation(name, _WHOLE, _WITHOUT_WHOLE, answered_by="workload.trained")
     if not (parts.embedding or parts.head):
         return {}
     assumed.append(f"{name}: PEFT keeps the frozen original of each, which is not counted")
@@ -96,14 +96,15 @@ def _targets(settings: Settings, assumed: list[str]) -> dict[str, list[str]]:
     if not names:
         assumed.append(f"{name} is not given, and PEFT picks them by model: all are counted")
     matrices = {matrix for module in names for matrix in _NAMES.get(module, ())}
-    _reserve_others(settings, name, sorted(matrices))
+    _add_reservation_for_others(settings, name, sorted(matrices))
     expert_parameters = _modules(settings.given.get("lora_target_parameters")) & _IN_EXPERTS
     in_attention = bool(matrices & {*_ATTENTION})
     in_mlp = bool(matrices & {*_NETWORK})
     in_experts = in_mlp or bool(expert_parameters)
     has_adapters = {"attention": in_attention, "mlp": in_mlp, "experts": in_experts}
+    # Where no name is known, all groups count.
     targets = [group for group, is_in in has_adapters.items() if is_in] or [*has_adapters]
-    if in_experts and not in_mlp:
+    if in_experts and not in_mlp:  # lora_target_parameters adapts experts as a whole
         matrices |= {*_NETWORK}
     of_targets = [
         matrix for group in (_ATTENTION, _NETWORK) if matrices & {*group} for matrix in group
@@ -113,9 +114,9 @@ def _targets(settings: Settings, assumed: list[str]) -> dict[str, list[str]]:
     return {"targets": targets, "modules": [name for name in of_targets if name in matrices]}
 
 
-def _reserve_others(settings: Settings, name: str, matrices: list[str]) -> None:
-    """Records a reservation for modules that are no known matrices, or for a regular expression,
-    which may leave layers out. `name` is the setting, `matrices` what is counted."""
+def _add_reservation_for_others(settings: Settings, name: str, matrices: list[str]) -> None:
+    """Adds a reservation for modules that are no known matrices, or for a regular expression,
+    which may leave layers out. `name` is the setting, and `matrices` are those that count."""
     value = settings.given.get(name)
     words = re.split(r"[,\s\"']+", str(value or "").strip("[]\"' "))
     modules = [str(word) for word in (value if isinstance(value, list) else words) if word]
@@ -123,15 +124,15 @@ def _reserve_others(settings: Settings, name: str, matrices: list[str]) -> None:
     others = [word for word in unknown if _NAME.fullmatch(word)]
     if others:
         reason = f"adapters of {', '.join(others[:4])} are not described"
-        settings.reserve(name, reason, _GIVE, answered_by="workload.lora")
+        settings.add_reservation(name, reason, _GIVE, answered_by="workload.lora")
     elif not all(map(_NAME.fullmatch, modules)):
         counted = ", ".join(matrices) or "all matrices"
         reason = f"a pattern, read as adapters of {counted} on all layers"
-        settings.reserve(name, reason, _GIVE, answered_by="workload.lora")
+        settings.add_reservation(name, reason, _GIVE, answered_by="workload.lora")
 
 
 def _modules(value: Any) -> set[str]:
     """Returns the names of modules in a list, a text or a regular expression: {"q_proj",
-    "v_proj"} of ".*(q_proj|v_proj)"."""
+    "v_proj"} for ".*(q_proj|v_proj)"."""
     text = " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
     return set(_MODULE.findall(text))

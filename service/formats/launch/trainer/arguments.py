@@ -15,15 +15,16 @@ _FILE = re.compile(r"[^-\s]\S*\.(?:ya?ml|json)", re.ASCII)
 
 def settings_of(words: Sequence[str]) -> dict[str, Any]:
     """Returns the flags of a command line as settings, with underscores in their names:
-    {"use_peft": "true", "lora_r": "16"} of --use-peft --lora_r=16. A flag with several values
-    has a list."""
+    {"use_peft": "true", "lora_r": "16"} for --use-peft --lora_r=16. A flag with several values
+    has a list. Raises Undefined for a shell variable without a value that may hold flags."""
     values_of: dict[str, list[str]] = {}
     flag: str | None = None  # whose values may follow
     for word in words:
         if flag is not None and not word.startswith("--"):
             values = values_of[flag]
             values.append(word)
-            if len(values) > 1:  # a single value may be a variable: its reader refuses it
+            # A variable without a value that is the only one is refused where the flag is read.
+            if len(values) > 1:
                 require_arguments_defined(values[-2])
                 require_arguments_defined(word)
             continue
@@ -48,7 +49,7 @@ def _value(values: list[str]) -> str | list[str]:
 
 
 def documents_in(words: Sequence[str]) -> list[str]:
-    """Returns the YAML and JSON files in front of all flags: ["config.yml"] of `config.yml
+    """Returns the YAML and JSON files in front of all flags: ["config.yml"] for `config.yml
     --bf16 true`."""
     positional = takewhile(lambda word: not word.startswith("-"), words)
     return [word for word in positional if _FILE.fullmatch(word)]
@@ -56,7 +57,8 @@ def documents_in(words: Sequence[str]) -> list[str]:
 
 def flags_of(words: Sequence[str], switches: Collection[str] = ()) -> dict[str, str]:
     """Returns the flags of a launcher by name, with underscores: {"num_processes": "8"}. Those
-    in `switches` take no value, and are "true"."""
+    in `switches` take no value, and are "true". Raises Undefined for a shell variable without a
+    value that may hold flags."""
     flags: dict[str, str] = {}
     index = 0
     while index < len(words):

@@ -59,8 +59,8 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
 
 
 def _precision(trainer: TrainerSettings, settings: Settings) -> None:
-    """Sets the number formats in `trainer`. bf16 "auto" counts as on unless fp16 is asked for,
-    since the device has it (resolve_dtype)."""
+    """Sets the number formats in `trainer`. bf16 "auto" means bf16 where the device has it, which
+    counts as given, unless fp16 is asked for (resolve_dtype)."""
     fp16 = settings.boolean("fp16") or settings.boolean("float16")
     is_auto = settings.given.get("bf16", "auto") in ("auto", None)
     bf16 = not fp16 if is_auto else settings.boolean("bf16")
@@ -89,7 +89,7 @@ def _batch(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _checkpointing(trainer: TrainerSettings, settings: Settings) -> None:
-    """Sets activation checkpointing and offload in `trainer`. Records a reservation for offload
+    """Sets activation checkpointing and offload in `trainer`. Adds a reservation for offload
     to disk."""
     checkpointing = settings.given.get("gradient_checkpointing")
     trainer.put("gradient_checkpointing", bool(checkpointing))
@@ -98,7 +98,9 @@ def _checkpointing(trainer: TrainerSettings, settings: Settings) -> None:
         offloads = checkpointing
     if offloads in ("disk", "offload_disk"):
         reason = "activations go to disk, whose time is not described"
-        settings.reserve("activation_offloading", reason, "judge it with true, in host memory")
+        settings.add_reservation(
+            "activation_offloading", reason, "judge it with true, in host memory"
+        )
     trainer.put("activation_offloading", bool(offloads))
 
 
@@ -126,7 +128,9 @@ def _trained_parameters(trainer: TrainerSettings, settings: Settings) -> None:
     if parts.unknown:
         reason = f"which parameters {', '.join(parts.unknown[:3])[:80]} names is not known"
         cure = "give workload.trained"
-        settings.reserve("unfrozen_parameters", reason, cure, answered_by="workload.trained")
+        settings.add_reservation(
+            "unfrozen_parameters", reason, cure, answered_by="workload.trained"
+        )
         return
     if parts.is_in_part:
         trainer.assumed.append("unfrozen_parameters: layers that are trained in part are counted as"
@@ -146,7 +150,7 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
         return
     if adapter not in ("lora", "qlora"):
         cure = "judge it as lora of a rank with as many parameters"
-        settings.reserve("adapter", "adapters of this kind are not described", cure)
+        settings.add_reservation("adapter", "adapters of this kind are not described", cure)
     trainer.put("use_peft", True, source_name="adapter")
     if adapter == "qlora" and "load_in_4bit" not in trainer.settings:
         trainer.put("load_in_4bit", True, source_name="adapter")
@@ -180,24 +184,24 @@ def _kernels(trainer: TrainerSettings, settings: Settings) -> None:
     qat = next((name for name in settings.given if name.startswith("qat.")), None)
     if qat is not None:
         reason = "the rounding of weights or activations in every forward pass is not described"
-        settings.reserve(qat, reason, "leave qat out to judge the rest of the job")
+        settings.add_reservation(qat, reason, "leave qat out to judge the rest of the job")
     if settings.boolean("chunked_cross_entropy"):
         trainer.put("loss_type", "chunked_nll", source_name="chunked_cross_entropy")
 
 
 def _plugins(settings: Settings) -> None:
-    """Records reservations for unknown plugins, and for quantized weights."""
+    """Adds reservations for unknown plugins, and for quantized weights."""
     uses: dict[str, str] = settings.table.facts["plugins"]
     for plugin in map(str, settings.value("plugins") or ()):
         use = next((use for name, use in uses.items() if plugin.endswith(name)), "not_described")
         if use == "not_described":
             reason = f"the plugin {plugin[:80]} may do anything in a step"
-            settings.reserve("plugins", reason, "leave it out to judge the rest of the job")
+            settings.add_reservation("plugins", reason, "leave it out to judge the rest of the job")
     quantized = settings.text("model_quantization_config")
     if quantized and not settings.given.get("model_quantization_config_kwargs.dequantize"):
         reason = "the frozen weights have fewer bits, in a format that is not described"
         cure = "give workload.lora.base_bits 4 or 8"
-        settings.reserve("model_quantization_config", reason, cure)
+        settings.add_reservation("model_quantization_config", reason, cure)
 
 
 def _sharding(trainer: TrainerSettings, settings: Settings, version: str | None) -> None:
@@ -241,7 +245,7 @@ def _context(trainer: TrainerSettings, settings: Settings, version: str | None) 
     if backend == "usp":
         reason = "heads and a ring together are not described"
         cure = "judge it with backend ulysses or ring"
-        settings.reserve("context_parallel.backend", reason, cure)
+        settings.add_reservation("context_parallel.backend", reason, cure)
 
 
 def _experts(trainer: TrainerSettings, settings: Settings) -> None:
@@ -259,7 +263,7 @@ def _experts(trainer: TrainerSettings, settings: Settings) -> None:
     if capacity is not None and capacity < tokens:
         reason = f"it drops tokens of an expert that gets more than {capacity} of {tokens}"
         cure = "give workload.capacity_factor"
-        settings.reserve("expert_parallel_token_capacity", reason, cure)
+        settings.add_reservation("expert_parallel_token_capacity", reason, cure)
 
 
 def _is_before(version: str | None, minor: int) -> bool:

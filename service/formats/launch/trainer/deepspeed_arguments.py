@@ -19,7 +19,7 @@ _PLUGIN = {
     "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
     "offload_param_device": "zero_optimization.offload_param.device",
 }
-"""The settings of accelerate's deepspeed_config, and those of the document that they become."""
+"""By setting of accelerate's deepspeed_config, the setting of the document that it becomes."""
 _USUAL_STAGE = 2  # of DeepSpeedPlugin
 _MICRO_BATCH = "train_micro_batch_size_per_gpu"
 _STEPS = "gradient_accumulation_steps"
@@ -116,7 +116,8 @@ def with_trainer_values(
         completed[_STEPS] = 1  # the default of TrainingArguments
     if completed.get(_BATCH) == _AUTO:
         del completed[_BATCH]
-    # transformers fills in the sizes of ZeRO's buckets by the width of the model.
+    # transformers fills in the sizes of ZeRO's buckets by the width of the model, which is not
+    # known here: they count as not set.
     automatic = [name for name, value in completed.items() if value == _AUTO]
     for name in automatic:
         if name.startswith("zero_optimization.") and "device" not in name:

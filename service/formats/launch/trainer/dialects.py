@@ -36,8 +36,8 @@ def in_names_of_trainer(
     launched: Launched, version: str | None
 ) -> tuple[TrainerSettings, UnreadSettings]:
     """Returns the settings of a launch under the names of accelerate and the Trainer, and the
-    settings of the tool that nothing reads; none of the latter where the launch uses these names
-    itself."""
+    settings of the tool that nothing reads. A launch that uses these names itself has no such
+    settings."""
     dialect = DIALECTS.get(launched.dialect)
     if dialect is None:
         return TrainerSettings(settings=dict(launched.settings)), NOTHING_UNREAD

@@ -15,13 +15,13 @@ class _KernelSetting:
     """A setting of the Trainer that chooses a kernel, which is a switch of a stack."""
 
     defaults: tuple[str, ...]
-    """Values that mean the kernel which a stack has anyway."""
+    """Values that choose the stack's own default kernel."""
     answered_by: str = ""
     """The member of a request that says the same."""
     fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Fields of the stack by values that no switch has."""
     counted_as: Mapping[str, str] = field(default_factory=dict)
-    """Values that are counted as others."""
+    """By value that is not modelled, the value as which it counts."""
 
 
 _SETTINGS: Mapping[str, _KernelSetting] = {
@@ -52,7 +52,7 @@ def read_switches(
     assumed: list[str],
 ) -> dict[str, Any]:
     """Returns the fields of a stack that settings of the Trainer, and of a document beside it,
-    decide. Records a reservation in `arguments` for a kernel that no switch has. Adds a sentence
+    decide. Adds a reservation in `arguments` for a kernel that no switch has. Adds a sentence
     to `assumed` for a kernel that is counted as another."""
     switch_settings = dict(settings)
     fields: dict[str, Any] = {}
@@ -72,7 +72,8 @@ def read_switches(
             answer = kernel.answered_by
             cure = f"give {answer}" if answer else "leave it out, which takes more memory"
             reason = "this kernel is not described"
-            arguments.reserve(name, reason, cure, answered_by=answer)
+            arguments.add_reservation(name, reason, cure, answered_by=answer)
+    # A ZeRO stage that is not known counts as 3.
     fields = set_switches(switch_settings, stack, release, {"zero_stage": 3, **layout}) | fields
     experts = settings.get("experts_implementation")
     if experts is not None:
@@ -83,10 +84,10 @@ def read_switches(
 def lifted_rules(
     arguments: Settings, layout: Mapping[str, Any], *, is_tool: bool
 ) -> dict[str, Any]:
-    """Returns, as False, the stack's rules that the Trainer or a tool does not have. Its offload
-    works without checkpoints and however the model is sharded (trl 1.16.0
-    models/activation_offloading.py). Tools with their own Ulysses run it beside plain replicas
-    (`is_tool`)."""
+    """Returns the fields of the stack for rules that do not bind the Trainer or a tool, as False.
+    The Trainer offloads activations without checkpoints, however the model is sharded (trl 1.16.0
+    models/activation_offloading.py). A tool (`is_tool`) has its own Ulysses, which runs beside
+    plain replicas."""
     lifted: dict[str, Any] = {}
     if arguments.boolean("activation_offloading"):
         lifted["offloads_checkpoints"] = False

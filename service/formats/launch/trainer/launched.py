@@ -44,7 +44,7 @@ class Launched:
     launcher_name: str | None = None
     """accelerate, deepspeed or torchrun, where a command says it."""
     dialect: str
-    """Whose names the settings have: axolotl, llama_factory, llama_factory_v1, ms_swift,
+    """The tool whose names the settings have: axolotl, llama_factory, llama_factory_v1, ms_swift,
     megatron_swift, trl, transformers, or deepspeed for a document alone."""
     settings: dict[str, Any]
     """By dotted names, as they were written."""
@@ -52,7 +52,7 @@ class Launched:
     """The settings of `accelerate launch`, in the names of its document."""
     files: LaunchFiles
     is_command: bool = False
-    """A command was sent, and no document alone."""
+    """A command was sent, not only a document."""
     num_devices: int | None = None
     """Ranks that the command starts; None where it does not say."""
     objective: str | None = None
@@ -83,7 +83,7 @@ def launched_in(text: str, sent: LaunchFiles, default_dialect: str = "transforme
             dialect=_dialect_of(settings, default_dialect), settings=settings, files=files
         )
     if _YAML.match(text):
-        read_settings(text)  # which says what is wrong with the document
+        read_settings(text)  # raises Invalid, saying what is wrong with the document
     rule = "is neither a document nor a command that trains: send the file or the line that does"
     if _PYTHON.search(text):
         rule = (
@@ -110,7 +110,7 @@ def _is_script(text: str) -> bool:
         return True
     try:
         return split_command(text).program is not None
-    except Invalid:  # which says more about a script than that it is no document
+    except Invalid:  # the caller then raises it, as it says what is wrong with the script
         return True
 
 
@@ -157,6 +157,7 @@ def _launched_by(command: Started, files: LaunchFiles) -> Launched:
     launched.settings.pop("launcher", None)
     launcher_of_tool = settings_of(arguments).get("launcher", "accelerate")
     if dialect == "transformers":
+        # Settings of a DeepSpeed document do not make a script's arguments a document.
         dialect_of_settings = _dialect_of(launched.settings)
         launched.dialect = dialect if dialect_of_settings == "deepspeed" else dialect_of_settings
     if command.launcher == "accelerate":
@@ -219,9 +220,9 @@ def _settings_of_launcher(command: Started, launched: Launched) -> dict[str, Any
 
 
 def _num_devices(command: Started, launcher_arguments: Sequence[str]) -> int | None:
-    """Returns the ranks that the launcher starts, on one node where nobody says how many nodes
-    there are, as torchrun and deepspeed do. None where the ranks of a node, or the hosts of a
-    file, are not known."""
+    """Returns the ranks that the launcher starts. Without a number of nodes it is one node, the
+    default of torchrun and deepspeed. None where the ranks of a node, or the hosts of a hostfile,
+    are not known."""
     shell = command.command
     if shell.num_ranks is not None:
         return shell.num_ranks

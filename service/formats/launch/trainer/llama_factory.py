@@ -3,7 +3,7 @@ accelerate and the Trainer."""
 
 from __future__ import annotations
 
-from service.formats.launch.trainer.llama_factory_parts import one_block, trained_layers
+from service.formats.launch.trainer.llama_factory_parts import put_one_block, put_trained_layers
 from service.formats.launch.trainer.trainer_settings import (
     MOMENT_RANK,
     OBJECTIVE,
@@ -31,7 +31,8 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     stage = settings.text("stage")
     _objective(trainer, settings, stage)
     trainer.put("packing", bool(settings.boolean("neat_packing") or _packs(settings, stage)))
-    # On unless switched off, whatever TrainingArguments say (model_utils/checkpointing.py).
+    # Checkpointing is on unless this switch is set, whatever TrainingArguments say
+    # (model_utils/checkpointing.py).
     trainer.put("gradient_checkpointing", not settings.boolean("disable_gradient_checkpointing"))
     trainer.put("activation_offloading", settings.boolean("use_unsloth_gc"))
     if settings.boolean("pure_bf16"):
@@ -97,13 +98,13 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
             " has about as many parameters"
         )
     if kind == "freeze":
-        trained_layers(trainer, settings)
+        put_trained_layers(trainer, settings)
     elif settings.boolean("use_llama_pro"):
         reason = "adapters are on some layers alone, and which ones is not described"
         cure = "leave it out to judge adapters on all layers, which take more"
-        settings.reserve("use_llama_pro", reason, cure)
+        settings.add_reservation("use_llama_pro", reason, cure)
     if settings.boolean("use_badam"):
-        one_block(trainer, settings)
+        put_one_block(trainer, settings)
     if settings.given.get("additional_target"):
         trainer.put(
             "lora_modules_to_save",
@@ -155,8 +156,4 @@ _ACCELERATE_NAMES = {
     "pipeline_model_parallel_size": "pp_degree",
     "sequence_parallel": "sequence_parallelism",
 }
-_MEGATRON_SWITCHES = (
-    "sequence_parallel",
-    "use_distributed_optimizer",
-    "recompute_granularity",
-)
+_MEGATRON_SWITCHES = ("sequence_parallel", "use_distributed_optimizer", "recompute_granularity")

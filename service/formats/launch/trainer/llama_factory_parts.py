@@ -11,7 +11,7 @@ from service.formats.launch.trainer.trainer_settings import TRAINED, TrainerSett
 from service.formats.settings.settings import Settings
 
 
-def trained_layers(trainer: TrainerSettings, settings: Settings, prefix: str = "") -> None:
+def put_trained_layers(trainer: TrainerSettings, settings: Settings, prefix: str = "") -> None:
     """Sets in `trainer` that the last `freeze_trainable_layers` layers are trained, or the first
     ones where that is negative. `prefix` begins the names of the settings."""
     number = f"{prefix}freeze_trainable_layers"
@@ -21,7 +21,7 @@ def trained_layers(trainer: TrainerSettings, settings: Settings, prefix: str = "
     parts = parts_of_modules(_names(settings.given.get(extra)))
     if parts.unknown:
         reason = "these modules, which are trained too, are neither the embedding nor the head"
-        settings.reserve(extra, reason, "leave them out to judge the rest")
+        settings.add_reservation(extra, reason, "leave them out to judge the rest")
     parts.layers = set(last_layers(count))
     if settings.given.get("use_llama_pro") and not _spread(settings, parts, count):
         return
@@ -31,8 +31,8 @@ def trained_layers(trainer: TrainerSettings, settings: Settings, prefix: str = "
 
 
 def _spread(settings: Settings, parts: TrainedParts, count: int) -> bool:
-    """Selects `count` layers at equal distances, which LLaMA Pro trains. Returns False, and
-    records a reservation, where the model's number of layers is not known or no multiple of
+    """Sets in `parts` the `count` layers at equal distances that LLaMA Pro trains. Returns False,
+    and adds a reservation, where the model's number of layers is not known or no multiple of
     `count`."""
     model = named_model("model_name_or_path", str(settings.given.get("model_name_or_path")))
     layers = 0 if model.id is None else catalogue.architecture(model.id).num_layers
@@ -42,13 +42,13 @@ def _spread(settings: Settings, parts: TrainedParts, count: int) -> bool:
         return True
     reason = "which layers are trained follows from how many the model has"
     cure = "give workload.trained.layers"
-    settings.reserve("use_llama_pro", reason, cure, answered_by="workload.trained")
+    settings.add_reservation("use_llama_pro", reason, cure, answered_by="workload.trained")
     return False
 
 
-def one_block(trainer: TrainerSettings, settings: Settings) -> None:
+def put_one_block(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets in `trainer` that one layer is trained: BAdam trains one layer at a time, each with
-    an optimizer of its own (arXiv 2404.02827). Records a reservation for its other modes."""
+    an optimizer of its own (arXiv 2404.02827). Adds a reservation for its other modes."""
     if settings.text("badam_mode") == "layer":
         trainer.put(TRAINED, TrainedParts({0}).fields, source_name="use_badam")
         trainer.assumed.append(
@@ -58,7 +58,7 @@ def one_block(trainer: TrainerSettings, settings: Settings) -> None:
     else:
         reason = "which parameters are trained is not described"
         cure = "judge badam_mode layer, or full fine-tuning, which takes more"
-        settings.reserve("badam_mode", reason, cure, answered_by="workload.trained")
+        settings.add_reservation("badam_mode", reason, cure, answered_by="workload.trained")
 
 
 def _names(value: object) -> list[str]:

@@ -3,7 +3,7 @@ the names of accelerate and the Trainer."""
 
 from __future__ import annotations
 
-from service.formats.launch.trainer.llama_factory_parts import trained_layers
+from service.formats.launch.trainer.llama_factory_parts import put_trained_layers
 from service.formats.launch.trainer.trainer_settings import Invocation, TrainerSettings, renamed
 from service.formats.settings.settings import Settings
 
@@ -16,7 +16,7 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     """Returns the settings of LLaMA-Factory's second interface under the names of accelerate and
     the Trainer."""
     trainer = renamed(settings)
-    # The defaults of these count: they checkpoint, in bf16.
+    # These count by their defaults too: checkpointing and bf16 are on.
     for name in ("cutoff_len", "micro_batch_size", "bf16", "enable_activation_checkpointing"):
         trainer.put(settings.table.facts["renamed"][name], settings.value(name), source_name=name)
     if settings.given.get("global_batch_size"):
@@ -43,10 +43,12 @@ def _adapters_v1(trainer: TrainerSettings, settings: Settings) -> None:
                 "lora_target_modules", "all-linear", source_name="peft_config.target_modules"
             )
     elif kind == "freeze":
-        trained_layers(trainer, settings, "peft_config.")
+        put_trained_layers(trainer, settings, "peft_config.")
     elif kind is not None:
         reason = "only some parameters are trained, and which ones is not described"
-        settings.reserve("peft_config.name", reason, "leave it out to judge full fine-tuning")
+        settings.add_reservation(
+            "peft_config.name", reason, "leave it out to judge full fine-tuning"
+        )
     bits = settings.value("quant_config.quantization_bit")
     if bits is not None:
         trainer.put("bits", bits, source_name="quant_config.quantization_bit")
@@ -80,7 +82,7 @@ def _sharding_v1(trainer: TrainerSettings, settings: Settings) -> None:
         )
     elif kind is not None:
         reason = "this distributed plugin is not described"
-        settings.reserve("dist_config.name", reason, "judge it with fsdp2 or deepspeed")
+        settings.add_reservation("dist_config.name", reason, "judge it with fsdp2 or deepspeed")
     if cp and cp != 1:
         trainer.put(
             "parallelism_config.parallelism_config_cp_size", cp, source_name="dist_config.cp_size"

@@ -14,7 +14,11 @@ from service.formats.launch.trainer.adapters import read_adapters
 from service.formats.launch.trainer.launched import Launched
 from service.formats.launch.trainer.models import NamedModel, named_model
 from service.formats.launch.trainer.ms_swift import objective_of
-from service.formats.launch.trainer.objectives import in_sequences, read_objective, workload_of
+from service.formats.launch.trainer.objectives import (
+    count_in_sequences,
+    read_objective,
+    workload_of,
+)
 from service.formats.launch.trainer.trainer_settings import OBJECTIVE
 from service.formats.megatron.flags import flag_of_argument, takes_value
 from service.formats.settings.field import shown
@@ -51,7 +55,7 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
         preferences.written[OBJECTIVE] = shown("rlhf_type", settings.value("rlhf_type"))
         objective = read_objective(preferences)
         workload |= workload_of(objective, preferences, assumed, has_adapters=bool(adapters))
-        counting_notes = in_sequences(objective, layout, workload)
+        counting_notes = count_in_sequences(objective, layout, workload)
     unread = settings.unread()
     setting = next((name for name in _MODEL_NAMES if name in of_swift), None)
     model = NamedModel(id=None)

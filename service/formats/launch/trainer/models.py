@@ -79,7 +79,7 @@ def _sent_config(name: str, files: LaunchFiles) -> dict[str, Any] | None:
 
 
 def _bits_in(quantization: re.Match[str]) -> int:
-    """Returns the bits of a weight that a quantization's name implies: 8 of GPTQ-Int8 and of
+    """Returns the bits of a weight that a quantization's name implies: 8 for GPTQ-Int8 and for
     FP8."""
     group = quantization.lastgroup
     if group is None:
@@ -93,6 +93,6 @@ def _ids_by_bare_name() -> dict[str, str]:
 
 
 def _bare(name: str) -> str:
-    """Returns a model's name in lower case without its organisation: "llama-3-8b" of
+    """Returns a model's name in lower case without its organisation: "llama-3-8b" for
     "meta-llama/Llama-3-8B"."""
     return name.rstrip("/").rpartition("/")[2].lower().replace("_", "-")

@@ -60,7 +60,7 @@ def _precision(trainer: TrainerSettings, settings: Settings) -> None:
 
 def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets LoRA adapters in `trainer`, which are the default, unless all parameters are trained.
-    Records a reservation for adapters of other kinds."""
+    Adds a reservation for adapters of other kinds."""
     names = ("tuner_type", "train_type", "sft_type")
     name = next((candidate for candidate in names if candidate in settings.given), "tuner_type")
     kind = settings.text(name) or "lora"
@@ -68,7 +68,7 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
         return
     if kind not in ("lora", "longlora"):
         cure = "judge it as lora of a rank with as many parameters"
-        settings.reserve(name, "adapters of this kind are not described", cure)
+        settings.add_reservation(name, "adapters of this kind are not described", cure)
     trainer.put("use_peft", True, source_name=name)
     trainer.settings.setdefault("lora_r", settings.value("lora_rank"))
     trainer.settings.setdefault("lora_target_modules", "all-linear")

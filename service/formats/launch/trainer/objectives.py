@@ -17,7 +17,7 @@ _GENERATING = "answers are generated in every step, and the time of that is not 
 _SUPERVISED = "ask about supervised training, which this job takes at least"
 _SIGNS = ("num_generations", "use_vllm", "reward_funcs", "generation_batch_size",
     "teacher_model_name_or_path", "use_teacher_server")  # fmt: skip
-"""Settings that only training has that generates answers, or that has a teacher."""
+"""Settings that only training with generated answers, or with a teacher, has."""
 _OFF = (None, False, "false", "False")
 _IN_NAMES = re.compile(
     r"(?:^|[_\-./])(dpo|ipo|kto|orpo|simpo|cpo|reward|grpo|ppo|rloo|gkd)(?=[_\-./]|$)", re.ASCII
@@ -55,7 +55,7 @@ _OBJECTIVES: Mapping[str, Objective] = {
 
 
 def objective_in_name(program: str) -> str | None:
-    """Returns the objective in the name of a program: "dpo" of run_dpo.py. None where it has
+    """Returns the objective in the name of a program: "dpo" for run_dpo.py. None where it has
     none."""
     match = _IN_NAMES.search(program.rpartition("/")[2].lower())
     return None if match is None else match.group(1)
@@ -68,10 +68,10 @@ def read_objective(settings: Settings) -> Objective:
     if name is None:
         sign = next((sign for sign in _SIGNS if settings.given.get(sign) not in _OFF), None)
         if sign is not None:
-            settings.reserve(sign, _GENERATING, _SUPERVISED)
+            settings.add_reservation(sign, _GENERATING, _SUPERVISED)
         return SUPERVISED
     if name not in _OBJECTIVES:
-        settings.reserve(OBJECTIVE, _GENERATING, _SUPERVISED)
+        settings.add_reservation(OBJECTIVE, _GENERATING, _SUPERVISED)
         return SUPERVISED
     return _OBJECTIVES[name]
 
@@ -101,12 +101,12 @@ def workload_of(
     return workload
 
 
-def in_sequences(
+def count_in_sequences(
     objective: Objective, layout: dict[str, Any], workload: dict[str, Any]
 ) -> dict[str, str]:
-    """Multiplies the batches of a layout and a workload by the sequences of a sample, such as 2
-    for pairs. Returns a sentence about it, by the field of the request; nothing where a sample
-    is one sequence."""
+    """Multiplies the batches of a layout and a workload, in place, by the sequences of a sample,
+    such as 2 for pairs. Returns a sentence about it, by the field of the request; nothing where a
+    sample is one sequence."""
     if "micro_batch" in layout:
         layout["micro_batch"] *= objective.sequences
     if "global_batch" in workload:

@@ -12,11 +12,11 @@ from models.spec.switches import releases
 from service.formats.launch.accelerate import sharding
 from service.formats.launch.accelerate import writer as accelerate_writer
 from service.formats.launch.accelerate.launcher import with_prefixes
-from service.formats.launch.accelerate.sharding import fsdp, megatron, replicas
+from service.formats.launch.accelerate.sharding import ddp_layout, fsdp_layout, megatron_layout
 from service.formats.launch.deepspeed import document as deepspeed_document
 from service.formats.launch.deepspeed import writer as deepspeed_writer
 from service.formats.launch.deepspeed.document import (
-    check_reduction,
+    add_reservation_for_reduction,
     num_devices,
     read_document_settings,
 )
@@ -28,7 +28,7 @@ from service.formats.launch.trainer.kernels import lifted_rules, read_switches
 from service.formats.launch.trainer.launched import Launched, launched_in
 from service.formats.launch.trainer.megatron_swift import read_megatron
 from service.formats.launch.trainer.models import NamedModel, named_model
-from service.formats.launch.trainer.objectives import in_sequences, read_objective
+from service.formats.launch.trainer.objectives import count_in_sequences, read_objective
 from service.formats.launch.trainer.trainer_settings import OBJECTIVE, TrainerSettings
 from service.formats.launch.trainer.training import (
     accumulation_steps,
@@ -48,7 +48,7 @@ _ACCELERATE = accelerate_writer.NAME
 _DEEPSPEED = deepspeed_writer.NAME
 _MODEL_NAMES = ("model_name_or_path", "model_id")
 _TRAINER = (*_MODEL_NAMES, "per_device_train_batch_size", "distributed_type")
-"""Settings of which each tells of the Trainer."""
+"""Settings of which any one shows that the Trainer runs."""
 
 
 def read(
@@ -79,7 +79,7 @@ class _Reader:
     reservations: list[Reservation] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     default_origins: dict[str, str] = field(default_factory=dict)
-    """As LaunchReading has them, like the notes below."""
+    """The field of this name in LaunchReading; so is `counting_notes`."""
     counting_notes: dict[str, str] = field(default_factory=dict)
     stops: Stops = field(init=False)
 
@@ -146,7 +146,7 @@ class _Reader:
     # -- DeepSpeed
 
     def _lacks_document(self, arguments: Mapping[str, Any]) -> bool:
-        """Returns True, and records a reservation, where a script runs under DeepSpeed and
+        """Returns True, and adds a reservation, where a script runs under DeepSpeed and
         nothing says which document it takes. The Trainer takes none unless an argument names it."""
         is_for_deepspeed = _DEEPSPEED in (self.default_dialect, self.launched.launcher_name)
         has_trainer = bool(arguments.keys() & {*_TRAINER})
@@ -183,10 +183,10 @@ class _Reader:
         if has_trainer:
             workload = self._completed_by_trainer(layout, workload, trainer_settings)
         if any(reservation.is_open for reservation in self.reservations):
-            layout.pop("zero_stage", None)  # of a document that was not sent
+            layout.pop("zero_stage", None)  # the file that was not sent may set another one
         _put_data_parallel_degree(layout, num_ranks)
         stack = self._stack_fields(settings, trainer_settings, _DEEPSPEED, layout)
-        check_reduction(settings, stack)
+        add_reservation_for_reduction(settings, stack)
         devices_setting = None  # where a launcher says how many it starts
         if num_ranks is None:
             says_ranks = "data_parallel_size" in document
@@ -215,7 +215,7 @@ class _Reader:
     ) -> dict[str, Any]:
         """Returns the workload of a DeepSpeed document completed by the Trainer's arguments, which
         also set recompute and offload of activations in `layout`."""
-        # The precision is DeepSpeed's, so the Trainer's default of it is no origin to tell.
+        # The precision is DeepSpeed's, so `default_origins` must not name the Trainer's default.
         of_trainer = read_workload(
             trainer_settings, self.assumed, default_origins={}, has_own_copy=True
         )
@@ -223,7 +223,7 @@ class _Reader:
         layout["recompute"] = "full" if checkpoints(trainer_settings) else "none"
         layout["offload_activations"] = trainer_settings.boolean("activation_offloading")
         objective = read_objective(trainer_settings)
-        self.counting_notes |= in_sequences(objective, layout, workload)
+        self.counting_notes |= count_in_sequences(objective, layout, workload)
         return workload
 
     # -- FSDP, replicas and Megatron
@@ -250,7 +250,7 @@ class _Reader:
         elif steps is None and sequences is not None:
             steps = 1
             self.default_origins["num_micro_batches"] = "the default of gradient_accumulation_steps"
-        self.counting_notes |= in_sequences(read_objective(settings), layout, workload)
+        self.counting_notes |= count_in_sequences(read_objective(settings), layout, workload)
         switches: dict[str, Any] = {}
         if stack == "fsdp":
             switches = self._stack_fields(settings, settings, stack, layout)
@@ -280,15 +280,15 @@ class _Reader:
         if kind == "FSDP":
             if settings.boolean("fsdp_config.fsdp_activation_checkpointing"):
                 recompute = "full"
-            layout = {"recompute": recompute, **fsdp(settings, num_ranks, self.stops)}
+            layout = {"recompute": recompute, **fsdp_layout(settings, num_ranks, self.stops)}
             layout["offload_activations"] |= settings.boolean("activation_offloading")
             return "fsdp", layout
         if kind == "MEGATRON_LM":
-            return "megatron", megatron(settings, num_ranks, self.stops)
+            return "megatron", megatron_layout(settings, num_ranks, self.stops)
         if kind != "NO" and not kind.startswith("MULTI_"):
             rule = "must be FSDP, DEEPSPEED, MEGATRON_LM, NO or one of MULTI_…"
             raise invalid_launch(shown("distributed_type", kind), rule)
-        layout = {**replicas(settings, num_ranks), "recompute": recompute}
+        layout = {**ddp_layout(settings, num_ranks), "recompute": recompute}
         if settings.boolean("activation_offloading"):
             layout["offload_activations"] = True
         return "fsdp", layout
@@ -404,7 +404,7 @@ _ORIGINS = {
     "gradient_accumulation_steps": "num_micro_batches",
     "bf16": "workload.precision",
 }
-"""Settings of the Trainer of which the defaults of tools are noted, and what they decide."""
+"""By setting of the Trainer whose default differs between tools, the field that it decides."""
 
 
 def _defaults_of_tool(trainer: TrainerSettings, launched: Launched) -> dict[str, str]:
@@ -418,7 +418,7 @@ def _defaults_of_tool(trainer: TrainerSettings, launched: Launched) -> dict[str,
 
 
 def _in_name_of_tool(text: str, trainer: TrainerSettings) -> str:
-    """Returns a setting with the name that the tool has for it: "sequence_len = 4096" of
+    """Returns a setting with the name that the tool has for it: "sequence_len = 4096" for
     "max_length = 4096"."""
     name, equals, value = text.partition(" = ")
     return f"{trainer.name_in_tool(name)}{equals}{value}"

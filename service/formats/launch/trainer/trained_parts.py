@@ -36,7 +36,7 @@ class TrainedParts:
     is_in_part: bool = False
     """True where some layers have matrices that are not trained."""
     unknown: list[str] = field(default_factory=list)
-    """Names and patterns that say no part of a language model."""
+    """Names and patterns that match no known part of a language model."""
 
     @property
     def fields(self) -> dict[str, Any] | None:
@@ -89,7 +89,7 @@ def _add(parts: TrainedParts, pattern: str) -> None:
         has_only_layers = "layers" in names or path == "transformer.h"
         parts.layers = None
         parts.embedding |= not has_only_layers
-        parts.head |= not path  # of .* alone: the head stands beside model.*
+        parts.head |= not path  # the head is not inside of model.*, and only .* matches it
     elif names & _EMBEDDINGS:
         parts.embedding = True
     elif names & _HEADS:
@@ -100,17 +100,17 @@ def _add(parts: TrainedParts, pattern: str) -> None:
 
 
 def _add_layers(parts: TrainedParts, layer: re.Match[str]) -> None:
-    """Adds the layers whose numbers match, 20 to 29 of "layers.2[0-9]+". The pattern of a number
-    has no groups, so that matching cannot backtrack for long."""
+    """Adds the layers whose numbers match: 20 to 29 for "layers.2[0-9]+". Numbers are matched by
+    the sender's regular expression. It has no groups, and so cannot backtrack for long."""
     try:
         number = re.compile(layer["number"])
     except re.error:
         parts.unknown.append(layer.group())
         return
-    if parts.layers is None:
+    if parts.layers is None:  # all layers are trained already
         return
     parts.layers |= {index for index in range(_MOST_LAYERS) if number.fullmatch(str(index))}
-    if len(parts.layers) == _MOST_LAYERS:
+    if len(parts.layers) == _MOST_LAYERS:  # every number matches
         parts.layers = None
     parts.is_in_part |= bool(layer["rest"].strip(".*+$\\"))
 

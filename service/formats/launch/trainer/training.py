@@ -16,14 +16,10 @@ from service.formats.shell.faults import invalid_launch
 _RANK = re.compile(r"\brank=(\d{1,6})\b", re.ASCII)
 _HALVES = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
 _SEQUENCE_LENGTHS = (
-    "block_size",
-    "cutoff_len",
-    "seq_length",
-    "model_max_length",
-    "max_seq_length",
-    "max_length",
-)
-"""The names that scripts have for the length of a sequence, the last of which counts."""
+    "block_size", "cutoff_len", "seq_length", "model_max_length", "max_seq_length", "max_length",
+)  # fmt: skip
+"""The names that scripts have for the length of a sequence. Of those given, the last one here
+counts."""
 
 
 def read_workload(
@@ -95,7 +91,7 @@ def _optimizer(settings: Settings, assumed: list[str]) -> dict[str, Any]:
     if optimizer_and_notes is None:
         reason = "how much this optimizer keeps of a parameter is not described"
         cure = "give workload.optimizer in place of it"
-        settings.reserve("optim", reason, cure, answered_by="workload.optimizer")
+        settings.add_reservation("optim", reason, cure, answered_by="workload.optimizer")
         return {}
     optimizer, *notes = optimizer_and_notes
     assumed += [f"optim {name}: {note}" for note in notes]

@@ -40,7 +40,7 @@ def fill_in_defaults(
             default_origins[_ORIGINS[name]] = f"the default of {name} in TRL"
     objective = str(arguments.get(OBJECTIVE) or "sft")
     if objective != "sft":
-        loss = arguments.pop(_LOSS, None)  # of preferences: only one needs other forwards
+        loss = arguments.pop(_LOSS, None)  # a loss of preferences; only this one changes forwards
         if loss == "apo_zero_unpaired":
             arguments[OBJECTIVE] = loss
     first = _WITHOUT_LOGITS.get(objective)
