@@ -114,13 +114,14 @@ def set_axes(row: MeshRow, degree: Array, distance: Array) -> None:
     # The axes of experts fold over the devices of one pipeline stage, innermost first: etp, ep,
     # then expert data parallelism. Their distances count devices of a stage, without the pipeline's
     # axis. An axis that lies outside the pipeline's has a distance pp times as large.
-    routed = row.etp * row.ep
+    expert_devices = row.etp * row.ep
     degree[ETP] = row.etp
     distance[ETP] = 1
     degree[EP] = row.ep
     distance[EP] = row.etp
-    degree[EDP] = max(devices_sharing_experts(row) // routed, 1)
-    distance[EDP] = routed
+    # A mesh whose experts need more devices than share them is illegal, but has groups too.
+    degree[EDP] = max(devices_sharing_experts(row) // expert_devices, 1)
+    distance[EDP] = expert_devices
     for axis in (EP, ETP, EDP):
         if distance[axis] >= distance[PP]:
             distance[axis] *= row.pp

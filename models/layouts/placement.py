@@ -110,8 +110,8 @@ def _shared_groups(
     order: DeviceOrder, distance: Array, degree: Array, filling: Array
 ) -> SharedRows[AxisGroups]:
     """Return the communication groups of one axis of n meshes, of which few differ, as a table that
-    the meshes share. `distance` between neighbours, `degree`, and `filling`, the number of a torus'
-    filling, are (n,)."""
+    the meshes share. `distance` between neighbours, `degree`, and `filling`, the code of the
+    way in which a mesh fills a torus (0 where there is one way), are (n,)."""
     first, code = distinct(distance, degree, filling)
     table = _table(order, distance[first], degree[first], filling[first])
     if filling.any():  # Different fillings may give equal groups, which then are one entry.

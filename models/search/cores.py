@@ -108,6 +108,7 @@ def bound_rows(
     reset(tables.buffers)
     for i in range(len(rows)):
         set_mesh(tables.question, rows[i], tables.coefficients[0], tables.least, tables.buffers)
+        # Placement and policy are open, which makes every time a lower bound.
         tables.buffers.workspace.mesh[0].undecided = True
         seconds[i] = bound_schedules(tables, chain[i], rows[i])
         memory[i] = bound_memory(tables, chain[i], rows[i])

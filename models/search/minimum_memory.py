@@ -29,12 +29,14 @@ _SAME_DEVIATIONS = 1e-9  # standard deviations: layouts that differ by less are 
 
 
 class MinimumMemory:
-    """Finds the layout that needs least memory, by opening cores in order of a bound.
+    """Finds the layout that needs least memory, by opening cores (layouts that are decided in part,
+    models.search.cores) in order of a lower bound of their memory.
 
     `layout` is this layout, or None, and `least` the bytes on its fullest device (`needed_bytes`).
     A layout that offloads more than a host has does not count, and sets `beyond_host`. With
-    `counts_host` it counts too: by the share of the host that it fills, if that is more than the
-    share of the device. `is_complete` is false where time ended before all layouts were looked at.
+    `counts_host` it counts too, and `least` then has the same share of a device's memory as it
+    fills of the host's, if that is more. `is_complete` is false where time ended before all layouts
+    were looked at.
     """
 
     def __init__(

@@ -140,7 +140,8 @@ def _last_reports(
     rows: Rows, run_kind: RunKind, profile: Profile, *, did_fit: bool
 ) -> list[OutOfMemoryRun]:
     """Returns the last report of each of the last _MAX_RUNS runs, latest first: of runs that
-    trained some steps (`did_fit`), or of runs that ran out of memory. Runs that the models can no
+    trained some steps (`did_fit`, in the same class), or of runs that ran out of memory. Runs that
+    the models can no
     longer predict are left out. Predicted needs are kept in `_needs`."""
     selection = ReportFilter(
         outcome=() if did_fit else ("out_of_memory",),

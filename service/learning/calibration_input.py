@@ -167,8 +167,8 @@ def read_input(
     rows: Rows, id_: str, request: CalibrationRequest, cutoff: datetime
 ) -> CalibrationInput:
     """Returns the reports and benchmarks that the active version has not learnt yet. With
-    `from_scratch`, that is all of them, because it starts from the shipped version. `cutoff` is a
-    moment before which every report is visible."""
+    `from_scratch`, that is all of them, because it starts from the shipped version. `rows` show
+    every report from before `cutoff`, so that a later calibration need not look there again."""
     profile = rows.profiles.get(id_)
     active = rows.profiles.active(id_)
     base = rows.profiles.latest(id_, "shipped") if request.from_scratch else active

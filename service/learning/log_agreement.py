@@ -336,7 +336,8 @@ def _require_chip(problem: Problem, devices: Sequence[PrintedDevice], *, linked:
 
 
 def _require_framework(problem: Problem, framework: str) -> None:
-    """Raises Invalid if the stack of the run cannot have printed a log of this framework."""
+    """Raises Invalid if the stack of the run cannot have printed a log of this framework. A stack
+    that a request describes prints what the shipped stack does that it is calibrated as."""
     if problem.stack.calibrated_as not in _PRINTED_BY[framework]:
         rule = f"is of {framework}, and the run that it should be of has stack {problem.stack.id}"
         raise Invalid("log", framework, rule)

@@ -76,8 +76,8 @@ class ReportBatches(UseCase):
             checkpoint()
             part = texts[start : start + _PART]
             parts.append(self._pool.run_in_process(self._store, pickled_outcomes, part, start))
-        # Pickled outcomes take less memory, and a batch may have to wait before each part: they are
-        # unpickled at the end, and part by part, because each holds Python's lock.
+        # Parts stay pickled while the batch waits for the next, which takes less memory. Unpickling
+        # holds Python's lock, so it is done one part at a time.
         return [outcome for part in parts for outcome in pickle.loads(part)]  # noqa: S301
 
 

@@ -146,7 +146,7 @@ def launch_configuration(
         notes=(
             *configuration.notes,
             *unsaid,
-            *_release_notes(format_, job, question),
+            *_older_release_notes(format_, job, question),
             *answer.notes(),
         ),
     )
@@ -189,15 +189,15 @@ def _left_to_script(format_: LaunchFormat, unsaid: UnsaidField) -> str:
     )
 
 
-def _release_notes(format_: LaunchFormat, job: Job, question: Question) -> Iterator[str]:
+def _older_release_notes(format_: LaunchFormat, job: Job, question: Question) -> Iterator[str]:
     """Yields a note if the prediction is for an older release than the settings are written for. It
     names the switches whose default has changed since."""
     stack = job.problem.stack
     year = shipped_profile().software_year - stack.age_years
     asked = question.stack.version if isinstance(question.stack, StackFields) else None
     release = asked or release_of(stack.id, year)
-    newest = [*releases(stack.id)][-1:]
-    if not stack.age_years or [release] == newest:
+    known = [*releases(stack.id)]
+    if not stack.age_years or (known and release == known[-1]):
         return
     older = release or f"of {stack.age_years:.2g} years earlier"
     note = (

@@ -140,8 +140,9 @@ def _http_response(request: Request, error: HTTPException) -> JSONResponse:
         headers["Allow"] = ", ".join(_allowed_methods(request))
         detail = f"The methods of {_shown_path(request)} are {headers['Allow']}."
         return problem_response(request.scope, "method-not-allowed", detail, headers)
-    name = "bad-request" if status < 500 else "internal"
-    return problem_response(request.scope, name, "The request cannot be read.", headers)
+    if status >= 500:
+        return internal_error_response(request.scope)
+    return problem_response(request.scope, "bad-request", "The request cannot be read.", headers)
 
 
 def _nothing_at(request: Request) -> str:

@@ -57,7 +57,7 @@ def set_paths(
         # Both passes, of which backward is taken to be two thirds.
         both = 0.0
         for part in range(len(costs)):
-            out, back = _passes(held, pp, rounds, chunk, part)
+            out, back = _amounts_at_step(held, pp, rounds, chunk, part)
             both += (out + 2 * back) * costs[part]
         scratch.cost[chunk] = both / 3
     missed = (layers.flops_before[-1] + layers.head) / chunks / pp
@@ -76,22 +76,25 @@ def set_paths(
     for round_ in range(rounds):
         tables.path_moves[i] += max(alternating[round_] - alternating[round_ - 1], 0)
         for part in range(len(costs)):
-            out, back = _passes(held, pp, rounds, round_ * pp + alternating[round_], part)
+            out, back = _amounts_at_step(held, pp, rounds, round_ * pp + alternating[round_], part)
             tables.path_out[i, part] += out
             tables.path_back[i, part] += back
             tables.path_ahead[i, part] += held[round_ * pp + ahead[round_], part]
 
 
 @compiled
-def _passes(held: Array, pp: int, rounds: int, chunk: int, part: int) -> tuple[float, float]:
-    """Return how much of a part (layers of one kind, or an end of the model) runs forward and
-    backward on a stage, at one step of its alternation. `held` (chunks, parts) has the amounts.
+def _amounts_at_step(
+    held: Array, pp: int, rounds: int, step: int, part: int
+) -> tuple[float, float]:
+    """Return how much of a part (layers of one kind, or an end of the model) a stage runs forward
+    and backward at one step, while it alternates the two. `held` (chunks, parts) has the amounts.
 
-    `chunk` = k * pp + stage means the step at which the stage's backwards are those of the k-th
-    round from the last. Its forwards are ahead of these by all rounds but one, and by two passes
-    for every stage that follows, so that two rounds share them (models.cost.pipeline.schedules).
+    At `step` = k * pp + stage the stage's backwards are those of the k-th round from the last. Its
+    forwards are ahead of these by all rounds but one, and by two passes for every stage that
+    follows, which may end within a round: then two rounds share them, by time
+    (models.cost.pipeline.schedules).
     """
-    round_, stage = divmod(chunk, pp)
+    round_, stage = divmod(step, pp)
     # Two passes for every later stage, in whole rounds and the rest of one.
     ahead, late = divmod(2 * (pp - 1 - stage), pp)
     early = held[(round_ - 1 + ahead) % rounds * pp + stage, part]

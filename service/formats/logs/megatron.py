@@ -40,7 +40,7 @@ _DEVICE_MEMORY = "mem usage/free/total/usage_ratio:"
 _GIB_USED = re.compile(rf"\s{{0,20}}({NUMBER})\s?Gi?B\b", re.IGNORECASE)
 _SHARE = "mem usages:"
 _PLAIN_NUMBER = re.compile(rf"\s{{0,20}}({NUMBER})(%?)(?=[\s|,]|$)", re.IGNORECASE)
-_RATE = re.compile(rf"\(tokens/s/GPU\):\s{{0,20}}({NUMBER})(?=[\s|/,]|$)", re.IGNORECASE)
+_DEVICE_RATE = re.compile(rf"\(tokens/s/GPU\):\s{{0,20}}({NUMBER})(?=[\s|/,]|$)", re.IGNORECASE)
 
 _TFLOPS = re.compile(rf"\(TFLOP/s/GPU\):\s{{0,20}}({NUMBER})(?=[\s|/,]|$)", re.IGNORECASE)
 
@@ -125,7 +125,7 @@ def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -
     """Returns a step of `seconds`, with what else its line prints. `before` and `after` are the
     text on either side of "elapsed time per iteration"."""
     batch = _BATCH.search(after)
-    rate = positive_number(_RATE.search(after))
+    device_rate = positive_number(_DEVICE_RATE.search(after))
     tflops = positive_number(_TFLOPS.search(after))
     failed = any(map(int, _FAILED_ITERATIONS.findall(after)))
     return Step.printed(
@@ -135,8 +135,8 @@ def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -
         number=iteration,
         finite=is_finite(_LOSS.search(after)) and not failed,
         batch=int(batch.group(1)) if batch else None,
-        tokens=seconds * rate if rate else None,
-        flops_per_token=tflops * 1e12 / rate if tflops and rate else None,
+        tokens=seconds * device_rate if device_rate else None,
+        flops_per_token=tflops * 1e12 / device_rate if tflops and device_rate else None,
     )
 
 

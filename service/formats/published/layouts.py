@@ -226,8 +226,9 @@ def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> t
 
 
 def _max_virtual_stages(num_layers: int, pp: int) -> int:
-    """Returns the number of chunks of a stage where each chunk has one layer. Embedding and head
-    may be chunks of their own, two more in all."""
+    """Returns the number of chunks of a stage for a row that says "max": one layer each. It is
+    rounded up where at most two chunks are left without a layer, for the embedding and the head,
+    and down otherwise."""
     most = -(-num_layers // pp)
     return most if most * pp <= num_layers + 2 else max(num_layers // pp, 1)
 

@@ -121,7 +121,7 @@ def _require_expressible_mixers(job: Job) -> None:
     first = 0  # the index of the chunk's first layer
     for count in job.layers_per_chunk:
         if layout.pp > 1 and count and shared[first]:
-            cure = "a chunk begins with a layer that has an indexer of its own; ask with pp 1"
+            cure = "a chunk must begin with a layer that has an indexer of its own; ask with pp 1"
             raise Inexpressible("layout.pp", layout.pp, cure)
         first += count
     if layout.offload_activations and any(layer.recurrence for layer in model.kinds):

@@ -78,9 +78,10 @@ def read(
 
 
 def _default_origins(reading: LaunchReading, values: Mapping[str, str]) -> dict[str, str]:
-    """Returns sentences that say where values come from which the text does not set, by the
-    field of the request."""
+    """Returns, by field of the request, a sentence on where a value comes from that the launch does
+    not set."""
     origins = {}
+    # A number of micro-batches is read only where --global-batch-size is missing.
     if reading.num_micro_batches is not None:
         origins["num_micro_batches"] = "what Megatron-LM takes without --global-batch-size"
     sizes = {values.get(name, "None") for name in ("vocab_size", "padded_vocab_size")}

@@ -116,7 +116,7 @@ def read_adapters(
         rule = f"names no module of {', '.join(_USUAL_MODULES)}: write which have adapters"
         raise invalid_launch(f"peft.target_modules={text}", rule)
     reservations = []
-    if text is not None and not _are_whole(modules):
+    if text is not None and not _adapt_whole_blocks(modules):
         reason = f"it is read as adapters of {', '.join(targets)}"
         reservations.append(_reservation("peft.target_modules", text, reason))
     scheme = fields.get(SCHEME, "lora")
@@ -152,11 +152,13 @@ def _targets(module: str) -> tuple[str, ...]:
     return ("mlp",) if {"mlp", "shared_experts"} & {*parts} else ("mlp", "experts")
 
 
-def _are_whole(modules: Collection[str]) -> bool:
+def _adapt_whole_blocks(modules: Collection[str]) -> bool:
     """Returns True where all modules are known, and no network or attention is adapted in part."""
     names = {name.rpartition(".")[2] for name in modules}
-    network = names & {*_NETWORK}
-    has_inputs = bool(names & {"linear_qkv", "linear_kv_up_proj"})
-    has_output = "linear_proj" in names
+    network, mixer = names & {*_NETWORK}, names & {*_MIXERS}
+    # All latent attention has linear_kv_up_proj, which stands for its inputs; Mamba has in_proj.
+    has_inputs = bool(mixer & {"linear_qkv", "linear_kv_up_proj", "in_proj"})
+    has_output = bool(mixer & {"linear_proj", "out_proj"})
     are_known = names <= {*_NETWORK, *_MIXERS}
-    return are_known and len(network) in (0, len(_NETWORK)) and has_inputs == has_output
+    is_whole = not mixer or (has_inputs and has_output)
+    return are_known and len(network) in (0, len(_NETWORK)) and is_whole

@@ -200,7 +200,7 @@ def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
         names = ("model.bf16", "model.fp16", "optimizer.bf16", "optimizer.fp16")
         return {"mixed_precision": None, **dict.fromkeys(names, False)}
     name = _PRECISION_NAMES[precision]
-    if _has_its_name(job, switches):
+    if _named_precision_suffices(job, switches):
         return {"mixed_precision": name}
     gathers = switches.get(_PARAM_GATHER, precisions()[name].get("fp8_param_gather") == "True")
     formats = job_arguments.PRECISIONS[precision]
@@ -218,7 +218,7 @@ def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _has_its_name(job: Job, switches: Mapping[str, Any]) -> bool:
+def _named_precision_suffices(job: Job, switches: Mapping[str, Any]) -> bool:
     """Returns True where the named mixed precision sets exactly what the switches ask for."""
     precision = job.problem.workload.precision
     usual = precisions()[_PRECISION_NAMES[precision]]
@@ -273,7 +273,7 @@ def _notes(job: Job, switches: Mapping[str, Any]) -> Iterator[str]:
             "Recipes for performance have a CommOverlapConfig; where a recipe has none, set"
             " cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False) before overrides apply."
         )
-    if job.problem.workload.precision != "fp32" and not _has_its_name(job, switches):
+    if job.problem.workload.precision != "fp32" and not _named_precision_suffices(job, switches):
         yield (
             "Recipes for performance have a MixedPrecisionConfig; where a recipe has the name of"
             " one, set cfg.mixed_precision = bf16_mixed() before overrides apply."

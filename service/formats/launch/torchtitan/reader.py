@@ -332,13 +332,13 @@ class _Reader:
         pipeline runs several times in a step."""
         local: int = self.values["training.local_batch_size"]
         batch: int = self.values["training.global_batch_size"]
-        self._require_multiple("training.local_batch_size", layout["micro_batch"], _OF_PIPELINE)
+        self._note_unless_multiple("training.local_batch_size", layout["micro_batch"], _OF_PIPELINE)
         if "dp_shard" not in layout:
             return batch if batch > 0 else None
         step = local * layout["dp_replicate"] * layout["dp_shard"]
         if batch < 0:
             return step
-        self._require_multiple("training.global_batch_size", step, _OF_STEP)
+        self._note_unless_multiple("training.global_batch_size", step, _OF_STEP)
         batch = batch or step
         if layout["pp"] > 1 and batch > step:
             times = batch // step
@@ -347,9 +347,9 @@ class _Reader:
             self.settings.add_reservation("training.local_batch_size", reason, cure)
         return batch
 
-    def _require_multiple(self, name: str, divisor: int, what: str) -> None:
-        """Notes a stop where the setting `name` is no multiple of `divisor`. `what` names the
-        divisor for the message."""
+    def _note_unless_multiple(self, name: str, divisor: int, what: str) -> None:
+        """Notes a stop (torchtitan refuses to start) where the setting `name` is 0 or no multiple
+        of `divisor`. `what` names the divisor for the message."""
         value = self.values[name]
         if value % divisor or not value:
             below = value // divisor * divisor
