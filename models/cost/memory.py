@@ -29,6 +29,11 @@ from models.cost.facts import (
 )
 from models.cost.shard import Shard, kv_share, routed_tokens
 
+E5M6_BYTES = 1.5
+"""The size of an element that attention puts out, where activations are kept in low precision.
+Backward of attention reads it too, for which 8 bits are too few (DeepSeek-V3, arXiv 2412.19437,
+§3.3.3)."""
+
 
 class PartSize(NamedTuple):
     """The parameters of one layer, or of an end of the model, on one device.
@@ -102,9 +107,10 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     element = f.activation_bytes
     stream, inner = shard.local_tokens * f.hidden_size, shard.tokens / shard.tp
     latent = shard.local_tokens * (layer.q_lora_rank + layer.kv_lora_rank + layer.index_elements)
-    values = inner * (
-        layer.num_attention_heads * layer.v_head_dim + 2 * layer.gate + layer.recurrence_kept
-    )
+    attended = layer.num_attention_heads * layer.v_head_dim
+    if f.low_precision_activations and f.gemm_bytes < element:
+        attended *= E5M6_BYTES / element
+    values = inner * (attended + 2 * layer.gate + layer.recurrence_kept)
     # The streams between the blocks are kept with the piece of the output projection, which gives
     # them, unless what tensor parallelism scattered of them is saved whatever is recomputed. Kept
     # besides are the input of each block where there are several streams, the inputs of

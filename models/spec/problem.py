@@ -106,6 +106,13 @@ class Problem:
         return "fused" if self.stack.fused_routing else "separate"
 
     @property
+    def scaled_token_bytes(self) -> float:
+        """Bytes that are kept of each element of a token that a routing score multiplies in fp32;
+        0 where the product needs none. Compiled code may keep the 16 bits that fp32 is made of."""
+        compiled = self.stack.scaled_token_bytes
+        return 4.0 if compiled and self.launch == "eager" else compiled
+
+    @property
     def is_captured(self) -> bool:
         """True where a step is captured once and replayed as a graph on the device, which leaves no
         gaps between kernels."""

@@ -278,7 +278,8 @@ class Stack:
     compilers do (XLA gpu/transforms/cublas_pad_for_gemms.h, PyTorch
     torch/_inductor/fx_passes/pad_mm.py)."""
     low_precision_activations: bool = False
-    """Inputs of activation functions are kept in the format of GEMMs (DeepSeek-V3 §3.3.3)."""
+    """Inputs of activation functions are kept in the format of GEMMs, and what attention puts out in
+    12 bits (DeepSeek-V3 §3.3.3)."""
     fused: bool = True
     """Norms, activations and rotary embeddings are fused kernels, hand-written or compiled."""
     fused_norm: bool = False
@@ -297,7 +298,8 @@ class Stack:
     scaled_token_bytes: float = 0
     """Bytes that are kept of each element of a token that went through an expert, so that backward
     finds the gradient of its routing score, beside what the expert's products keep (torchtitan
-    models/moe/moe.py, which multiplies by scores in fp32)."""
+    models/moe/moe.py, which multiplies by scores in fp32). Eager kernels keep 4 where this is not
+    0."""
     expert_loop: Literal["kernels", "modules", "gathered_modules"] = "kernels"
     """The calls of a loop over experts. "kernels" are called from C++. "modules" are modules of
     Python, which run operation by operation. With "gathered_modules" ZeRO 3 gathers every matrix of

@@ -7,9 +7,7 @@ from urllib.parse import urlencode
 
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright
 
-from service.pages.choose_form import EXAMPLES as CHOICES
-from service.pages.frontier_form import EXAMPLES as FRONTIERS
-from service.pages.question_form import EXAMPLES as QUESTIONS
+from service.pages.examples import EXAMPLES
 from tests.service.learning.test_report_logs import MEGATRON
 
 WIDTHS = (1400, 390)
@@ -17,7 +15,7 @@ SCHEMES = ("light", "dark")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 """That of the system. Playwright's own would be a download of 300 MB beside it."""
 
-QUESTION = dict(QUESTIONS[1][1])
+QUESTION = dict(EXAMPLES["ask"][1][1])
 ASK = f"/ask?{urlencode(QUESTION)}"
 TORUS = {
     "model": "llama-3.1-70b", "cluster": "v5p", "chips": "512", "seq_len": "4096", "batch": "512",
@@ -33,7 +31,7 @@ VISITS = {
     "check": "/check?example",
     "frontier-form": "/frontier",
     "choose-form": "/choose",
-    "choose": f"/choose?{urlencode(CHOICES[0][1])}",
+    "choose": f"/choose?{urlencode(EXAMPLES["choose"][0][1])}",
     "runs": "/runs",
     "runs-empty": "/runs?since=2100-01-01",
     "run": "/runs?stack=megatron&since=2026-10-20",
@@ -42,7 +40,7 @@ VISITS = {
     "profiles": "/profiles",
     "evidence": "/evidence?model=deepseek-v3&exact=true&limit=12",
     "evidence-empty": "/evidence?text=no+such+run",
-    "frontier": f"/frontier?{urlencode(FRONTIERS[0][1])}",
+    "frontier": f"/frontier?{urlencode(EXAMPLES["frontier"][0][1])}",
 }
 """Pages by name. Those of `check` and `log` are forms, which `visit` sends; `run` is the first of a
 list."""

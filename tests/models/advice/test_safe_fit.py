@@ -118,6 +118,7 @@ def test_what_surety_costs_is_told_where_it_is_much() -> None:
         seq_len=4096,
         global_batch=15360,
         load_balancing="bias",
+        precision="fp8",
     )
     found = recommend(asked, PROFILE)
     assert found.bolder is not None

@@ -52,7 +52,9 @@ def unsaid(stack: str, changes: dict[str, Any], *, model: str, **knobs: Any) -> 
 def test_of_a_stack_that_nobody_changed_all_is_said(
     stack: str, model: str, age_years: float
 ) -> None:
-    then = as_of(catalogue.stack(stack), PROFILE.software_year - age_years)
+    then = catalogue.stack(stack)
+    if age_years:  # Without an age, a stack is that of its newest release.
+        then = as_of(then, PROFILE.software_year - age_years)
     problem = problem_of(replace(then, age_years=age_years), model)
     for layout in layouts(problem):
         assert unsaid_fields(problem, PROFILE, layout) == [], layout.summary()

@@ -160,11 +160,10 @@ def test_torchtitan_computes_experts_again_but_where_it_saves_what_compiled_code
     assert hash(eager)
 
 
-def test_torchtitan_keeps_scaled_tokens_in_16_bits_where_it_compiles_the_scaling() -> None:
+def test_torchtitan_keeps_scaled_tokens_in_16_bits_since_it_compiles_the_scaling() -> None:
     now = catalogue.stack("torchtitan")
-    eager = changed(now, {"launch": "eager"})
     before = as_of(now, release_year("torchtitan", "0.2.2"))
-    assert [stack.scaled_token_bytes for stack in (now, eager, before)] == [2, 4, 4]
+    assert [stack.scaled_token_bytes for stack in (now, before)] == [2, 4]
 
 
 def test_torchtitan_has_scaled_rows_since_it_lost_its_other_recipe() -> None:
