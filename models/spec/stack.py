@@ -278,8 +278,8 @@ class Stack:
     compilers do (XLA gpu/transforms/cublas_pad_for_gemms.h, PyTorch
     torch/_inductor/fx_passes/pad_mm.py)."""
     low_precision_activations: bool = False
-    """Inputs of activation functions are kept in the format of GEMMs, and what attention puts out in
-    12 bits (DeepSeek-V3 §3.3.3)."""
+    """Inputs of activation functions are kept in the format of GEMMs, and what attention puts out
+    in 12 bits (DeepSeek-V3 §3.3.3)."""
     fused: bool = True
     """Norms, activations and rotary embeddings are fused kernels, hand-written or compiled."""
     fused_norm: bool = False

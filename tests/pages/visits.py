@@ -31,7 +31,7 @@ VISITS = {
     "check": "/check?example",
     "frontier-form": "/frontier",
     "choose-form": "/choose",
-    "choose": f"/choose?{urlencode(EXAMPLES["choose"][0][1])}",
+    "choose": f"/choose?{urlencode(EXAMPLES['choose'][0][1])}",
     "runs": "/runs",
     "runs-empty": "/runs?since=2100-01-01",
     "run": "/runs?stack=megatron&since=2026-10-20",
@@ -40,7 +40,7 @@ VISITS = {
     "profiles": "/profiles",
     "evidence": "/evidence?model=deepseek-v3&exact=true&limit=12",
     "evidence-empty": "/evidence?text=no+such+run",
-    "frontier": f"/frontier?{urlencode(EXAMPLES["frontier"][0][1])}",
+    "frontier": f"/frontier?{urlencode(EXAMPLES['frontier'][0][1])}",
 }
 """Pages by name. Those of `check` and `log` are forms, which `visit` sends; `run` is the first of a
 list."""
