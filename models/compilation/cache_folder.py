@@ -25,8 +25,8 @@ _CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 class CacheFolders:
     """Folders that keep files by name. A file is looked for in each of them, and kept in the first
-    that can be written. A name is FUNCTION-VERSION-TYPES. A new version of a function replaces the
-    others.
+    that can be written. A name is FUNCTION-VERSION-TYPES: VERSION is a digest of the sources, and
+    TYPES one of the argument types. A new version of a function replaces the others.
 
     A folder counts only where no other user could put a file into it, because its files are code
     that will run.
@@ -102,7 +102,8 @@ class Claim:
 
 def _remove_other_versions(file: Path) -> None:
     """Remove the files of other versions of a file's function. Files are named
-    FUNCTION-VERSION-TYPES; those of its own version stay, whatever their types of arguments."""
+    FUNCTION-VERSION-TYPES; files of the same version stay, since they are for other types of
+    arguments."""
     function, version, _ = file.name.split("-", 2)
     for other in file.parent.glob(f"{function}-*"):
         if not other.name.startswith(f"{function}-{version}-"):

@@ -3,6 +3,9 @@
 It replaces numba's own cache, which takes no notice of a change in another file: a function goes on
 calling the old version of what it calls. Processes that write that cache at once may mix up its
 entries, and it needs a folder that can be written.
+
+A *part* is a function that only compiled functions call (models.compilation.parts). A *claim* is a
+lock, with which one process compiles a function while others wait for its result.
 """
 
 from __future__ import annotations

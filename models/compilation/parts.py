@@ -2,7 +2,7 @@
 
 numba makes machine code of every function, with that of all that it calls, and again of each that
 calls it. In a chain of ten functions the last one is optimised ten times. Here a function that
-Python calls is compiled whole, once. The functions that it calls are only translated to the
+Python calls, a *whole*, is compiled once. The functions that it calls are only translated to the
 intermediate code of LLVM, which goes into the whole. That takes a third of the time.
 """
 
@@ -83,7 +83,7 @@ class _Pipeline(Compiler):
         locals_: Any,
     ) -> None:
         """Make the compiler for one function. It takes a library for a part or a whole, in place of
-        the one that numba passes. Flags say which (`_translate_parts_only`)."""
+        the one that numba passes. Flags say which of the two it is (`_translate_parts_only`)."""
         kind = PartLibrary if flags.no_compile else _Whole
         library = kind(target_context.codegen(), kind.__name__)
         library.enable_object_caching()
