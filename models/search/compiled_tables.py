@@ -1,4 +1,9 @@
-"""Tables that the compiled functions of a search read, and those that they write."""
+"""Tables that the compiled functions of a search read, and those that they write.
+
+A *variant* is a sharding (ZeRO stage and reshard) with a memory policy (recompute and offload). A
+*chunk* is what a stage, or a virtual stage, has of the layers. Fewer *points* of complexity mean a
+layout that is simpler to run (models.layouts.complexity).
+"""
 
 from __future__ import annotations
 
@@ -67,7 +72,8 @@ class MeshScratch(NamedTuple):
     layers: Array
     """The layers of a chunk that each variant recomputes to fit under each schedule, (v, s)."""
     least: Array
-    """Seconds of a step over the least links; infinite for policies that are left out, (v, s)."""
+    """Seconds of a step over the best links of any placement; infinite for policies that are left
+    out, (v, s)."""
     quickest: Array
     """The least of `least` for each variant, (v,)."""
     links: Array

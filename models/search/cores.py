@@ -1,4 +1,9 @@
-"""Cores: trunks (pp, tp, cp and micro-batch) crossed with the degrees of experts."""
+"""Cores: trunks (pp, tp, cp and micro-batch) crossed with the degrees of experts.
+
+A *trunk* is a layout of which only these and sequence parallelism are decided, and a *core* one of
+which ep and etp are decided too. All layouts that *grow* from either, by deciding the rest, take no
+less than its bound (models.layouts.space has all levels).
+"""
 
 from __future__ import annotations
 
@@ -15,8 +20,8 @@ from models.search.compiled_tables import CompiledTables
 from models.search.limits import Limits
 from models.search.mesh_policies import bound_memory, bound_schedules, set_variant
 
-# Crossings that are looked at in one call. This limits the buffers for their cores, most of which
-# are dropped.
+# Crossings, pairs of a trunk and expert degrees, that are looked at in one call. This limits the
+# buffers for their cores, most of which are dropped.
 _CROSSINGS_PER_CALL = 1 << 16
 
 
@@ -24,7 +29,7 @@ class CoreCrossing(NamedTuple):
     """Holds trunks, and the pairs of degrees that experts may have."""
 
     rows: Array
-    """Records of Row with data parallelism undivided, (trunks,)."""
+    """Records of Row with data parallelism not yet divided into shards and replicas, (trunks,)."""
     chain: Array
     """The number of a trunk's chain (pp with a number of micro-batches), (trunks,)."""
     points: Array
@@ -68,9 +73,10 @@ def cross_all(
     *,
     of_memory: bool = False,
 ) -> Cores:
-    """Return the cores made of the trunks at these positions and every pair of expert degrees, if
-    their bound is within the limits. The bound is of seconds, or of bytes if `of_memory`. `counts`,
-    a record of SearchCounts (1,), is updated."""
+    """Return the cores made of the trunks at these positions and every pair of expert degrees (ep,
+    etp), if their bound is within `limits`, the most that a layout in the answer may take. The
+    bound is of seconds, or of bytes if `of_memory`. `counts`, a record of SearchCounts (1,), is
+    updated."""
     # In ascending order, neighbours have one shard (tp, cp and micro-batch), whose kernel times are
     # then worked out once.
     trunks = np.sort(trunks)
@@ -135,6 +141,7 @@ def cross_block(
         trunk, pair = trunks[number % len(trunks)], number // len(trunks)
         if not set_core(crossing, trunk, pair):
             continue
+        # The certificate needs the number of placed meshes that grow from legal crossings.
         counts[0].placed_meshes += crossing.placed_meshes[trunk]
         row, chain = crossing.row[0], crossing.chain[trunk]
         set_mesh(tables.question, row, tables.coefficients[0], tables.least, tables.buffers)
@@ -142,6 +149,7 @@ def cross_block(
             least_bytes(tables, chain, row) if of_memory else bound_schedules(tables, chain, row)
         )
         points = crossing.points[trunk] + crossing.pair_points[pair]
+        # No layout from this core is fast and simple enough for the answer.
         if bound > limits.longest[1 if row.pp > 1 else 0, points]:
             counts[0].closing_bound = min(counts[0].closing_bound, bound)
             continue
@@ -159,6 +167,7 @@ def set_core(crossing: CoreCrossing, trunk: int, pair: int) -> bool:
     Return false, and write nothing, where ep · etp does not divide the devices of a stage, or where
     etp differs from tp and must not."""
     row = crossing.rows[trunk]
+    # Experts fold over the devices of one pipeline stage.
     if (crossing.devices // row.pp) % (crossing.ep[pair] * crossing.etp[pair]) != 0:
         return False
     if crossing.etp_is_tp and row.tp != crossing.etp[pair]:

@@ -2,9 +2,10 @@
 
 Layouts are enumerated in levels (models.layouts.space). Trunks are crossed with expert degrees to
 make cores, cores are divided into meshes, meshes are given policies, and the layouts that are left
-are placed on the fabric. At each level every row has a lower bound, which the cost model itself
-gives for what is fixed so far (models.search.partial_sums). Rows are opened in order of their
-bound, a few at first, and those that cannot be in the answer any more are dropped.
+are placed on the fabric. At each level every row (a layout decided so far) has a lower bound, which
+the cost model itself gives for what is fixed so far (models.search.partial_sums). Rows are
+*opened*, which makes the rows of the next level from them, in order of their bound, a few at first,
+and those that cannot be in the answer any more are dropped.
 
 One search looks for all parts of the answer: the fastest layout, the best of the meshes that are
 asked for, the best without and with a pipeline, and the front of time and complexity within the
@@ -54,8 +55,9 @@ _FOUND = 1 << 12
 # Layouts that a search evaluates at most. It then stops with the best so far, marked as not exact.
 # This bounds the time of a search whose bounds are loose.
 _MOST_LAYOUTS = 4_000_000
-# Steps that a search still takes when its time is over and nothing fits yet. In so many each of ten
-# named problems finds a layout that fits, even under a limit of 1 ms (docs/lab/search-speed.md).
+# Blocks of work that a search still does when its time is over and nothing fits yet. With so many
+# each of ten named problems finds a layout that fits, even under a limit of 1 ms
+# (docs/lab/search-speed.md).
 _LAST_STEPS = 8
 
 
@@ -143,8 +145,8 @@ def _known_that_fit(tables: SearchTables, known: Layouts) -> tuple[Layouts, Arra
 
 class _Search:
     """Runs one search: it opens trunks, cores and meshes in order of their bounds, keeps layouts in
-    an incumbent, and counts what it looks at. It stops once it has evaluated more than
-    `max_evaluated` layouts."""
+    an incumbent (the answer so far), and counts what it looks at. It stops once it has evaluated
+    more than `max_evaluated` layouts."""
 
     def __init__(
         self,
@@ -201,12 +203,13 @@ class _Search:
 
     def _cross_with_experts(self, trunks: Array) -> Cores:
         """Return the cores made of the trunks at these positions and every pair of expert degrees.
-        Pairs that do not divide a stage's devices are counted as rejected. Cores whose bound is
-        beyond the limits are left out."""
+        Pairs whose product ep · etp does not divide a stage's devices are counted as rejected.
+        Cores whose bound is beyond the limits are left out."""
         tables, before = self.tables, int(self.counts[0]["placed_meshes"])
         limits = self.incumbent.limits
         cores = cross_all(tables.compiled, tables.crossing, trunks, limits, self.counts)
-        # Placed meshes under all pairs, and under the pairs that divide a stage's devices.
+        # Placed meshes, which are meshes in one placement each: under all pairs, and under the
+        # pairs that divide a stage's devices.
         every = int(tables.placed_meshes[trunks].sum()) * len(tables.experts)
         folding = int(self.counts[0]["placed_meshes"]) - before
         self.rejected["experts_fold_over_dense_axes"] += (every - folding) * len(tables.policies)
@@ -318,6 +321,7 @@ class _Search:
             evaluated=evaluated,
             closing_bound_s=closing_bound if np.isfinite(closing_bound) else None,
             exact=self.exact,
+            # Nothing that was left out takes less than the closing bound.
             gap=max(self.incumbent.best / closing_bound - 1, 0.0),
         )
 
@@ -336,7 +340,7 @@ def _order_alternating_sides(bound: Array, with_pipeline: Array) -> Array:
     and rows without. Rows of either kind are pruned by the best layout of their kind, and taking
     turns finds both of these early."""
     order = np.argsort(bound, kind="stable")
-    # Each row has its rank among the rows of its own side; equal ranks follow each other.
+    # Each row has its rank among the rows of its own kind; equal ranks follow each other.
     turn = np.where(
         with_pipeline[order], np.cumsum(with_pipeline[order]), np.cumsum(~with_pipeline[order])
     )

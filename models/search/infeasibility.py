@@ -1,5 +1,9 @@
 """The reason why no layout is legal: the constraints that are in the way, and the rule that the
-nearest layout breaks."""
+nearest layout breaks.
+
+The *nearest* layout is the one that breaks the fewest rules. A *knob* is a field of a layout, which
+constraints may limit.
+"""
 
 from __future__ import annotations
 
@@ -109,6 +113,7 @@ def why_none(space: Space, *, with_pipeline: bool) -> tuple[bool, str]:
     holds without the constraints too, and words that complete a sentence such as "No layout with
     a pipeline ...": "fits in memory"."""
     problem, constraints = space.problem, space.constraints
+    # At least 2, so that the range below is never empty.
     most_stages = max(problem.architecture.num_layers, 2)
     allowed_pp = tuple(range(2, most_stages + 1)) if with_pipeline else (1,)
     # A search leaves out legal layouts only if they do not fit.
@@ -231,6 +236,7 @@ def _candidate_policies(problem: Problem, allowed: Allowed) -> Layouts:
     stack, modules = problem.stack, allowed.get("recompute_modules", ())
     recompute = ("full",) if any(allowed.get("recompute_layers", ())) else stack.recompute[:1]
     defaults: dict[str, Sequence[Any]] = {
+        # Without a pipeline every stack runs 1f1b.
         "schedule": tuple(dict.fromkeys(("1f1b", *stack.schedules))),
         "virtual_stages": range(1, stack.max_virtual_stages + 1),
         "balanced": (False, True),

@@ -155,6 +155,7 @@ def _set_path(
     schedule's time, the one with most FLOPs is taken. `scratch` (2, parts) is overwritten."""
     # Amounts of each part in the whole model, and in the stages before the present one.
     whole, before = scratch[0], scratch[1]
+    # Equal stages share one entry of the tables, to which this points.
     kind = tables.kind[partition]
     whole[:] = 0.0
     before[:] = 0.0
@@ -166,6 +167,7 @@ def _set_path(
         _add(_idle_of_mean_stage(row.schedule, pp, m), whole, without_wgrad)
         return
     _add(_on_mean_stage(row.schedule, pp, m), whole, with_wgrad)
+    # FLOPs stand for seconds: how long the parts take is not known yet.
     longest = weighed(with_wgrad, flops)
     for stage in range(pp):
         own = tables.amounts[partition, kind[stage]]
@@ -236,11 +238,12 @@ def _path(schedule: int, pp: int, m: int, stage: int, path: int) -> tuple[float,
 def _idle_of_mean_stage(schedule: int, pp: int, m: int) -> float:
     """Return the least idle time of the mean of `pp` stages under zero_bubble_v or dualpipe with
     `m` micro-batches, as a multiple of the time that forward and input gradients of the whole model
-    take. It is that of a path, or a mean of paths, with as much of F as of I
-    (models.cost.pipeline.bubble)."""
+    take. It is that of a path, or a mean of paths, with as much of F (forward) as of I (input
+    gradients), as models.cost.pipeline.bubble has them."""
     others = pp - 1
     if schedule == DUALPIPE:
-        # The paths 2F and F + I - F1, weighed so that their mean has as much of F as of I.
+        # The paths 2F and F + I - F1, of the other stages of a half (F1 is their mean F), weighed
+        # so that their mean has as much of F as of I. These stages are 1/2 - 1/pp of the model.
         weight = 1 / max(pp / 2 - 1, 1.0)
         return 2 / (2 + weight) * (1 / 2 - 1 / pp)
     # A stage has two chunks, each 1 / (2 · pp) of the model (models.cost.pipeline.makespan).
@@ -267,6 +270,7 @@ def _lower_kept(
     held[:] = 0.0
     for stage in range(pp):
         kind = tables.kind[partition, stage]
+        # As in a prediction, equal stages count as the first of them.
         first = tables.first_alike[partition, kind]
         micro_batches_in_flight = in_flight(row.schedule, first, pp, row.virtual_stages, m)
         _add(micro_batches_in_flight / pp, tables.amounts[partition, kind], held)

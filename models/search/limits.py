@@ -1,5 +1,10 @@
 """The most seconds that a layout may take and still be in an answer, by what a search has found so
-far."""
+far.
+
+The two *sides* are the layouts without a pipeline (0) and those with one (1). The *ranking* has the
+fastest meshes. The *front* has the least time for each complexity, counted in points
+(models.layouts.complexity).
+"""
 
 from __future__ import annotations
 

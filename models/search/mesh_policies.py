@@ -1,8 +1,12 @@
 """The policies of a mesh, one after the other: every sharding and memory policy, then every
 schedule.
 
-What is fixed so far gives a partial sum (models.search.partial_sums). A policy that cannot be in an
-answer is left out as soon as that shows.
+What is fixed so far gives a lower bound, a partial sum (models.search.partial_sums). A policy that
+cannot be in an answer is left out as soon as that shows.
+
+A *variant* is a sharding with a memory policy. A *chain* is pp with a number of micro-batches,
+which decides the legal schedules. `row` is the record of one mesh, into which its policies are
+written in turn.
 """
 
 from __future__ import annotations
@@ -60,9 +64,9 @@ def bound_mesh(tables: CompiledTables, meshes: Meshes, mesh: int) -> float:
 @inlined
 def bound_variant(tables: CompiledTables, chain: int, variant: int, row: Row) -> float:
     """Return a lower bound of the seconds of a step under a variant (sharding with memory policy)
-    and any schedule, or infinity where the variant cannot fit. It is written into `row`. Where it
-    leaves open how many layers are recomputed, the row gets the smallest number that may fit.
-    `chain` (pp with a number of micro-batches) and `variant` are numbers."""
+    and any schedule, or infinity where the variant cannot fit. The variant is written into `row`.
+    Where it leaves open how many layers are recomputed, the row gets the smallest number that may
+    fit. `chain` (pp with a number of micro-batches) and `variant` are numbers."""
     capacity = tables.margin.capacity
     set_variant(tables.policies, row, variant)
     if bound_memory(tables, chain, row) > capacity:
@@ -116,7 +120,8 @@ def bound_schedule(tables: CompiledTables, chain: int, schedule: int, row: Row) 
 
 @inlined
 def step_seconds(tables: CompiledTables, row: Row) -> float:
-    """Return the seconds of a step of a layout. Call `expose` on the row before."""
+    """Return the seconds of a step of a layout. Call `expose` on the row before, which writes the
+    times of its parts."""
     question = tables.question
     buffers = tables.buffers
     time = tables.scratch.time
@@ -153,6 +158,7 @@ def time_policies(tables: CompiledTables, meshes: Meshes, mesh: int, progress: P
         seconds = bound_variant(tables, chain, variant, row)
         tables.scratch.fewest[variant] = row.recompute_layers
         if seconds > longest[points]:
+            # The certificate states the least bound of all that was left out.
             counts.closing_bound = min(counts.closing_bound, seconds)
             # If the plain variant is too slow, so are the others of its sharding. If it only needs
             # too much memory (infinity), they may still fit.
@@ -172,6 +178,7 @@ def time_policies(tables: CompiledTables, meshes: Meshes, mesh: int, progress: P
                     continue
                 expose(tables, row)
                 seconds = step_seconds(tables, row)
+            # The plain variant fits here or is too slow, so no other of its sharding is better.
             settled[schedule] = plain
             if seconds > limit:
                 counts.closing_bound = min(counts.closing_bound, seconds)
@@ -273,8 +280,8 @@ def all_settled(policies: PolicyTables, chain: int, settled: Array) -> bool:
 
 @inlined
 def expose(tables: CompiledTables, row: Row) -> None:
-    """Write the exposed seconds of a layout's parts (layer kinds, embedding and head) to the
-    workspace, unless the layout before left the same there."""
+    """Write the seconds of a layout's parts (layer kinds, embedding and head), with the traffic
+    that stays exposed, to the workspace, unless the layout before left the same there."""
     buffers = tables.buffers
     if not same_regime(row, buffers.row[0]):
         expose_parts(tables.question, row, tables.coefficients[0], buffers.workspace)

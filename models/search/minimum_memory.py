@@ -34,8 +34,8 @@ class MinimumMemory:
 
     `layout` is this layout, or None, and `least` the bytes on its fullest device (`needed_bytes`).
     A layout that offloads more than a host has does not count, and sets `beyond_host`. With
-    `counts_host` it counts too, and `least` then has the same share of a device's memory as it
-    fills of the host's, if that is more. `is_complete` is false where time ended before all layouts
+    `counts_host` it counts too: where it fills a larger share of its host than of its device,
+    `least` is that share of the device. `is_complete` is false where time ended before all layouts
     were looked at.
     """
 
@@ -111,6 +111,7 @@ class MinimumMemory:
     def _search(self) -> None:
         """Set the attributes to the most frugal layout. Cores are opened in order of a lower bound
         of their memory, until no other can need less than what was found, or time is over."""
+        # Limits before anything is found let every core pass.
         tables, no_limits = self.tables, limits_for(Goal(), None)
         trunks = np.arange(len(tables.trunks.rows))
         cores = cross_all(
@@ -143,8 +144,9 @@ def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Sure
 
     A layout has some standard deviations left between the memory it needs and the memory there is.
     The layout with most of them is found step by step (Dinkelbach's method for the largest ratio).
-    Each step asks which layout needs least with a safety factor of so many deviations. The
-    deviations that this layout has left are taken in the next step, until no layout has more.
+    Each step asks which layout needs least with a safety factor (which scales its predicted memory)
+    of so many deviations. The deviations that this layout has left are taken in the next step,
+    until no layout has more.
 
     Only layouts that recompute as many layers as they can are looked at. With fewer layers they
     need more memory, and could be surer only if less of that memory is uncertain.
@@ -165,7 +167,8 @@ def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Sure
         next_probability = max(NormalDist().cdf(deviations), EVEN_CHANCE)
         if uncertainty.is_uniform or next_probability == probability:
             break
-        # A layout as sure as was asked fits the device, but not beside the caller's reserve.
+        # A layout as sure as was asked fits the device, but not beside the caller's reserve
+        # (memory_reserve_gib).
         if next_probability >= uncertainty.probability:
             break
         probability = next_probability

@@ -1,4 +1,8 @@
-"""The layout of some meshes that needs the least memory."""
+"""The layout of some meshes that needs the least memory.
+
+A *variant* is a sharding with a memory policy, and a *chain* is pp with a number of micro-batches,
+which decides the legal schedules.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +66,8 @@ def find_most_frugal(
 ) -> None:
     """Search meshes under every policy for the layout that needs least memory, and write it to
     `frugal` where it needs less than the one there. Where a policy leaves open how many layers are
-    recomputed, the largest number is taken. `counts_host` is that of `needed_bytes`."""
+    recomputed, the largest number is taken. `counts_host` says that memory of the host counts too
+    (`needed_bytes`)."""
     reset(tables.buffers)
     policies = tables.policies
     for mesh in range(len(meshes.rows)):
@@ -127,5 +132,5 @@ def needed_bytes(margin: Margin, memory: Array, on_host: float, counts_host: boo
         reserved = max(reserved, share * (margin.usable - runtime))
     elif factor * on_host > margin.host:
         return np.inf
-    # The least safety factor is that of a layout with the measured spread alone.
+    # Divided by the least safety factor, that of a layout with the measured spread alone.
     return runtime + factor * math.exp(-margin.deviations * margin.spread.measured) * reserved

@@ -1,4 +1,8 @@
-"""Meshes opened one after the other: each in every place on the fabric, under every policy."""
+"""Meshes opened one after the other: each in every place on the fabric, under every policy.
+
+A place is an order of the axes on the fabric (a placement) with a *filling*, the order in which
+devices of a torus are numbered. Fewer *points* of complexity are simpler.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,9 @@ def open_meshes(tables: CompiledTables, meshes: Meshes, most_steps: int, progres
     """Search meshes in every placement and under every policy. Write the layouts that fit and may
     be in the answer to `progress`, and tighten its limits by them.
 
-    Return how many meshes were done. They are fewer than all after about `most_steps` steps, or
-    where the buffers of found layouts were full. Empty the buffers then, and pass the other meshes
-    again, from the mesh in which they became full.
+    Return how many meshes were done. They are fewer than all after about `most_steps` steps (meshes
+    and places looked at), or where the buffers of found layouts were full. Empty the buffers then,
+    and pass the other meshes again, from the mesh in which they became full.
     """
     reset(tables.buffers)
     counts = progress.counts[0]

@@ -38,6 +38,7 @@ def pareto_front(times: Array, points: Array, free: Array) -> list[int]:
     rows = rows[np.lexsort((rows, points[rows], -free[rows], times[rows]))]
     kept: list[int] = []
     for row in rows.tolist():
+        # Rows ascend by time: every kept one is at least as fast as this.
         if not any(points[k] <= points[row] and free[k] >= free[row] for k in kept):
             kept.append(row)
     return kept

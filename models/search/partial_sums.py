@@ -1,5 +1,5 @@
-"""Lower bounds of step time and memory for all layouts that grow from a row: partial sums, in which
-what is not decided yet is left out or taken at its best.
+"""Lower bounds of step time and memory for all layouts that grow from a row (a layout decided in
+part): partial sums, in which what is not decided yet is left out or taken at its best.
 
 The terms are those of a prediction (models.cost.time_terms), over the best links where links are
 not decided, and on the mean stage. A partial sum never exceeds the whole: the slowest stage is no
@@ -48,6 +48,7 @@ def least_step(
     sends = exposed_sends(facts, coefficients, row, m, mesh.send, np.inf)
     seconds = passes + (gather + reduce)
     seconds += update + coefficients.step_fixed_s
+    # While it fills and drains, the pipeline also waits for a send at every hop, forward and back.
     seconds += sends + 2 * (pp - 1) * mesh.send
     waits = waiting_for_slow_node(facts, coefficients, row, m) + m * mesh.uneven
     return (seconds + waits) * (1 + mesh.straggling)
@@ -104,5 +105,6 @@ def least_memory(
     # The part after the kinds of layers is the embedding, whose activations are those of the
     # encoder of images. They are never offloaded.
     kept += times_held[facts.kinds] * workspace.mean_kept[facts.kinds]
+    # `working` is what the largest layer needs while it is computed again.
     size += (kept + regime.working) * coefficients.activation_memory
     return size * (1 + coefficients.fragmentation) + coefficients.context_gib * GIB

@@ -1,4 +1,8 @@
-"""The places that a mesh may have on the fabric."""
+"""The places that a mesh may have on the fabric.
+
+A place is an order of the axes on the fabric (a placement) with a *filling*: the order of a torus'
+dims in which its devices are numbered, and the side of the blocks in which they are.
+"""
 
 from __future__ import annotations
 

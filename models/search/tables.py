@@ -1,4 +1,10 @@
-"""Tables that every level of a search looks things up in (docs/search.md has the levels)."""
+"""Tables that every level of a search looks things up in (docs/search.md has the levels).
+
+A *trunk* decides pp, tp, cp, sequence parallelism and micro-batch, a *core* also the degrees of
+experts (ep, etp), and a *mesh* also dp_replicate and dp_shard. A *variant* is a sharding (ZeRO
+stage and reshard) with a memory policy (recompute and offload). A *chain* is pp with a number of
+micro-batches, which decides the legal schedules.
+"""
 
 from __future__ import annotations
 
@@ -173,8 +179,9 @@ class SearchTables:
         usable = self.problem.cluster.usable_bytes
         reserve = self.space.constraints.memory_reserve_gib
         runtime = float(self.coefficients.context_gib) * GIB
-        # Each layout has a safety factor of its own, which scales all but the runtime's bytes. It
-        # is tested in `fits`; no layout has less than the least factor.
+        # Each layout has a safety factor of its own, by which the uncertainty of its memory scales
+        # all but the runtime's bytes. It is tested in `fits`; no layout has less than the least
+        # factor.
         self.capacity = min(
             usable - reserve * GIB,
             runtime + (usable - runtime) / self.memory_uncertainty.least_safety_factor,
@@ -193,6 +200,7 @@ class SearchTables:
         have, (chains, schedules)."""
         trunks = self.trunks
         used = np.asarray(trunks.legal.any(axis=0))
+        # Placed meshes of each chain, under one pair of expert degrees.
         meshes = np.bincount(trunks.chains, self.placed_meshes, len(trunks.pp)).astype(np.int64)
         dropped = first_refusals(trunks.breaks[:, ~used], meshes * len(self.experts))
         policies_per_schedule = len(self.policies.shardings) * int(self.policies.counts.sum())
@@ -227,6 +235,7 @@ class SearchTables:
         least = count.total - count.lm_head - 2 * problem.architecture.hidden_size
         if problem.workload.lora or problem.workload.trained:
             least = problem.trained_layer_parameters
+        # Without an fp32 copy beside the parameter, one of the two is 0.
         bytes_per_parameter = min(problem.master_bytes, states.master_bytes) + problem.moment_bytes
         return (
             least * bytes_per_parameter <= problem.cluster.host_bytes * problem.cluster.num_devices
@@ -328,6 +337,7 @@ class SearchTables:
         degrees = np.union1d(divisors(cluster.num_devices), [*self.experts.ep, *self.experts.etp])
         fillings = filling_code(*self.space.fillings.T)
         count = len(degrees)
+        # The axes of LeastLinks.costs; each kind of layer has an exchange of tokens of its own.
         costs = np.empty((len(fillings) + 1, DISPATCH + len(question.layers), count, count + 1, 2))
         # The last row of costs is for a torus filled in any way. Rows for fillings that the space
         # does not have are not looked up.
@@ -415,7 +425,8 @@ class SearchTables:
     @cached_property
     def policy_tables(self) -> PolicyTables:
         """The policies of the space in the form that compiled functions read: variants (sharding
-        with memory policy), schedules, and which of these each chain may have."""
+        with memory policy), schedules, and which schedules each chain (pp with a number of
+        micro-batches) may have."""
         variant, schedules = np.arange(len(self.sharding)), self.policies.schedules
         variants = self.set_variant(np.zeros(len(variant), dtype=ROW), variant)
         schedule_rows = np.zeros(len(schedules), dtype=ROW)
