@@ -16,6 +16,7 @@ from models.spec.layout import AFAB, DEFAULT_PLACEMENT, ONE_F_ONE_B, Layouts
 from models.spec.problem import Problem
 from models.spec.recompute import FULL, NONE
 
+# The points of each reason why a layout is not the simplest, and the words that name it.
 _REASONS: dict[str, tuple[int, str]] = {
     "pipeline": (100, "a pipeline"),
     # for every doubling of the stages beyond two, which is as awkward as unequal stages

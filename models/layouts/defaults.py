@@ -1,4 +1,4 @@
-"""The choices of a stack for the knobs of a layout that nobody set."""
+"""The choices of a stack for the knobs (fields) of a layout that nobody set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""The rules of which degrees a stack offers, and how far they are searched."""
+"""The rules of which degrees a stack offers, and how far they are searched.
+
+A function whose docstring states a rule returns for each of n layouts whether it obeys, (n,); the
+function after it words the error (models.layouts.rule.Rule).
+
+What a stack *offers* is what its framework runs. What is *searched* may be less: layouts beyond it
+are refused in a search, and predicted where a caller states them.
+"""
 
 from __future__ import annotations
 

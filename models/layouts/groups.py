@@ -3,8 +3,12 @@
 Devices are numbered from the inside of the cluster outwards (models.spec.device_order), and a
 placement lays the axes over those numbers, innermost first. An axis of degree d whose neighbours
 are s numbers apart spans s·d numbers. Within a domain of D devices it keeps gcd(s·d, D) / s of its
-members together in the worst group: all of them when s·d divides D. This one rule covers nested
-levels, domains that groups do not divide (groups of 16 on racks of 72) and the dims of a torus.
+members together, even in the worst of its groups: all of them when s·d divides D. This one rule
+covers nested levels, domains that groups do not divide (groups of 16 on racks of 72) and the dims
+of a torus.
+
+A *dim* is one level of the cluster's links, or one dimension of a torus. A *filling* is the order
+in which the devices of a torus are numbered; 0 is the default, and the only one on other fabrics.
 """
 
 from __future__ import annotations
@@ -159,6 +163,8 @@ def set_group(
         if level < last:
             together = min(max(math.gcd(stride * degree, domains[level]) // stride, 1), degree)
         joined, apart = together / inside, max(stride // below, 1)
+        # By default each domain is joined by a dim of its own. Other fillings may go along a dim
+        # several times, in blocks, and find it in `order.dims`.
         if filling == 0:
             groups.members[axis, level] = joined
             groups.stride[axis, level] = apart

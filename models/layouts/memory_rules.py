@@ -1,4 +1,8 @@
-"""The rules of recompute and offload."""
+"""The rules of recompute and offload.
+
+A function whose docstring states a rule returns for each of n layouts whether it obeys, (n,); the
+function after it words the error (models.layouts.rule.Rule).
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,7 @@ _ALL_MODULES = STACK_SELECTIVE - 1  # a bit for every module (models.spec.recomp
 
 def _modules_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack can recompute these modules."""
+    # A bit for every module that the stack cannot recompute.
     others = _ALL_MODULES & ~policy_code("selective", problem.stack.recomputable_modules)
     return (layouts.recompute & others) == 0
 
@@ -43,6 +48,7 @@ def _modules_message(problem: Problem, layout: Layout) -> str:
 def _modules_exist(problem: Problem, layouts: Layouts) -> Array:
     """Some layer of the model has these modules."""
     nowhere = [name for name in MODULES if not problem.has_module(name)]
+    # The mask leaves out STACK_SELECTIVE, which an empty list of modules stands for.
     return (layouts.recompute & policy_code("selective", nowhere) & _ALL_MODULES) == 0
 
 

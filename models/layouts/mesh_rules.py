@@ -1,4 +1,8 @@
-"""The rules of what a mesh divides: devices, heads, widths, experts, sequences and the batch."""
+"""The rules of what a mesh divides: devices, heads, widths, experts, sequences and the batch.
+
+A function whose docstring states a rule returns for each of n layouts whether it obeys, (n,); the
+function after it words the error (models.layouts.rule.Rule).
+"""
 
 from __future__ import annotations
 
@@ -106,6 +110,7 @@ def _weight_sides(problem: Problem, layouts: Layouts) -> list[Array | float]:
     hidden = problem.architecture.hidden_size
     sides: list[Array | float] = [hidden]
     if problem.architecture.mtp_layers:
+        # The projection of multi-token prediction puts out the hidden size, divided over tp.
         sides.append(hidden / layouts.tp)
     for layer in problem.architecture.kinds:
         for mixer in layer.mixers:
@@ -116,14 +121,17 @@ def _weight_sides(problem: Problem, layouts: Layouts) -> list[Array | float]:
 
 
 def _mixer_sides(mixer: Attention | Recurrence, tp: Array) -> list[Array | float]:
-    """Return the sides of the weight matrices of attention or of a recurrence on one device, beside
-    the hidden size, each (n,) for n degrees of tp or one number for all."""
+    """Return the sides of the weight matrices of attention or of a recurrence (linear attention,
+    state-space layer) on one device, beside the hidden size, each (n,) for n degrees of tp or one
+    number for all."""
     if isinstance(mixer, Recurrence):
         return [mixer.values / tp, (mixer.values + 2 * mixer.keys) / tp]
     queries = mixer.num_attention_heads * mixer.head_dim / tp
     values = mixer.num_attention_heads * mixer.v_head_dim / tp
     if mixer.kv_lora_rank is None:
+        # Queries, keys and values are one product.
         return [queries + mixer.kv_dim * mixer.kv_share(tp), values]
+    # MLA's latents are whole on every device: tp divides heads alone.
     latent = mixer.kv_lora_rank
     query_latent = [mixer.q_lora_rank] if mixer.q_lora_rank else []
     return [queries, values, latent, latent + mixer.qk_rope_head_dim, *query_latent]

@@ -3,7 +3,7 @@
 A change of a degree leaves the number of devices as it is: data parallelism takes what the change
 sets free, or gives what it needs, as it does in frameworks that work it out themselves. Where a
 knob means nothing without another (virtual stages without a pipeline), or a framework derives it
-from another (sequence parallelism from tp), it follows.
+from another (sequence parallelism from tp), it *follows*: a change of the one changes the other.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def neighbours(problem: Problem, layout: Layout) -> list[tuple[str, Layout]]:
     broken = first_broken(problem, Layouts.of([variant for _, variant in named])).tolist()
     kept: dict[tuple[str, Any], Layout] = {}
     for (name, variant), rule in zip(named, broken, strict=True):
+        # -1 stands for no broken rule.
         if rule < 0:
             kept.setdefault((name, KNOBS[name].value(variant)), variant)
     return [(name, variant) for (name, _), variant in kept.items()]
@@ -165,9 +166,10 @@ def _vary_virtual_stages(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _chunk_fields(problem: Problem, layout: Layout, chunks: int) -> dict[str, Any]:
-    """Return the fields that follow from a change to `chunks` chunks in the pipeline. Where the
-    number changes, a stated split is dropped, and layers that do not divide are split unevenly.
-    recompute_layers becomes 0 (all) where chunks have no more layers than it says."""
+    """Return the fields that follow from a change to `chunks` chunks (pp · virtual_stages) in the
+    pipeline. Where the number changes, a stated split is dropped, and layers that do not divide are
+    split unevenly. recompute_layers becomes 0 (all) where chunks have no more layers than it
+    says."""
     layers = problem.architecture.num_layers
     recomputed = layout.recompute_layers
     stated, balanced = layout.layers_per_chunk, layout.balanced
@@ -201,6 +203,7 @@ def _vary_recompute(problem: Problem, layout: Layout) -> Iterator[Layout]:
     if layout.recompute == "selective" and not now:
         now = set(problem.effective_modules(stack.selective[0]))
     sets = [set(problem.effective_modules(modules)) for modules in stack.selective]
+    # The present modules with one more, or without one of them.
     sets += [now ^ {name} for name in stack.recomputable_modules if problem.has_module(name)]
     for modules in sets:
         if modules and modules != now:

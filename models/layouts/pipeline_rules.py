@@ -1,4 +1,11 @@
-"""The rules of pipelines: schedules, virtual stages, and the split of layers over chunks."""
+"""The rules of pipelines: schedules, virtual stages, and the split of layers over chunks.
+
+A function whose docstring states a rule returns for each of n layouts whether it obeys, (n,); the
+function after it words the error (models.layouts.rule.Rule).
+
+A *chunk* is what a stage has of the layers, or with virtual stages one of its parts. A *V* is the
+schedule zero_bubble_v, with two virtual stages.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +51,7 @@ def _schedule_shape(problem: Problem, layouts: Layouts) -> Array:
     if problem.stack.micro_batch_groups != "any":
         equal = problem.stack.micro_batch_groups == "equal"
         interleaved &= m % (np.maximum(m // layouts.pp, 1) if equal else layouts.pp) == 0
+    # What stacks ask of the micro-batches of a schedule without virtual stages.
     enough = {"any": m > 0, "stages": m >= layouts.pp, "multiple": m % layouts.pp == 0}
     plain = not_virtual & enough[problem.stack.plain_micro_batches]
     # DualPipe sends half of the micro-batches from either end.
@@ -159,6 +167,7 @@ def _stated_layers_add_up(problem: Problem, layouts: Layouts) -> Array:
     chunks = (layouts.pp * layouts.virtual_stages)[:, None]
     is_end = (chunk == 0) | (chunk == chunks - 1)
     may_be_empty = (layouts.schedule == INTERLEAVED)[:, None] & is_end
+    # Columns beyond a layout's own chunks are no chunks, and need no layers.
     filled = (stated > 0) | may_be_empty | (chunk >= chunks)
     adds_up = (stated.sum(axis=1) == problem.architecture.num_layers) & filled.all(axis=1)
     return ~layouts.states_layers | (adds_up & (not problem.stack.splits_by_threshold))

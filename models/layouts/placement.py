@@ -1,4 +1,8 @@
-"""The communication groups of many layouts: tables of models.layouts.groups."""
+"""The communication groups of many layouts: tables of models.layouts.groups.
+
+Members of a group are joined by links of the cluster's dims: its levels of links, or the dimensions
+of a torus. A *filling* is the order in which the devices of a torus are numbered.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The rules of where a mesh lies on the fabric."""
+"""The rules of where a mesh lies on the fabric.
+
+A function whose docstring states a rule returns for each of n layouts whether it obeys, (n,); the
+function after it words the error (models.layouts.rule.Rule).
+"""
 
 from __future__ import annotations
 
@@ -43,6 +47,7 @@ def _equal_dp_message(problem: Problem, layout: Layout) -> str:
 
 def _torus_axes_exist(problem: Problem, layouts: Layouts) -> Array:
     """`torus_axes` are given for a torus only."""
+    # 0 is the default order of the dims.
     return np.asarray((layouts.torus_axes == 0) | (problem.cluster.fabric.torus is not None))
 
 

@@ -24,8 +24,8 @@ class Rule:
     `message` says what the rule asks of a layout that breaks it.
 
     A rule of the kind "framework" says what cannot run. One of the kind "search" says how far
-    layouts are searched: the framework runs what it refuses, and `lifted` raises its limit for a
-    layout that is stated.
+    layouts are searched: the framework runs what it refuses, and `lifted` (models.layouts.rules)
+    raises its limit for a layout that a caller states.
     """
 
     field: str

@@ -42,8 +42,9 @@ RULES_BY_NAME: dict[str, Rule] = {rule.name: rule for rule in RULES}
 
 
 def lifted(problem: Problem, layout: Layout) -> Problem:
-    """Return the problem with those limits of its stack raised that keep a stated layout from being
-    searched (rules of the kind "search"). The framework itself runs such a layout."""
+    """Return the problem with those limits of its stack raised that keep a stated layout (one that
+    a caller gives) from being searched (rules of the kind "search"). The framework itself runs such
+    a layout."""
     row = Layouts.of([layout])
     of_search = (rule for rule in RULES if rule.kind == "search")
     broken = {rule.name for rule in of_search if not np.all(rule.test(problem, row))}

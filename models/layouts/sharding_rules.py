@@ -1,4 +1,8 @@
-"""The rules of how parameters, gradients and optimizer states are sharded."""
+"""The rules of how parameters, gradients and optimizer states are sharded.
+
+A function whose docstring states a rule returns for each of n layouts whether it obeys, (n,); the
+function after it words the error (models.layouts.rule.Rule).
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,7 @@ def _zero_stage_message(problem: Problem, layout: Layout) -> str:
 def _sharding_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack has the ZeRO stage, also beside replicas where there are some."""
     is_hybrid = (layouts.dp_replicate > 1) & (layouts.dp_shard > 1)
+    # Stages that the stack runs and no search tries: sharding_searched refuses these.
     others = problem.stack.unsearched_zero_stages
     is_offered = is_one_of(layouts.zero_stage, (*problem.stack.zero_stages, *others))
     goes_with_replicas = is_one_of(layouts.zero_stage, (*problem.stack.hybrid_stages, *others))

@@ -5,13 +5,14 @@ The search goes through it in four levels, each of which fixes more than the one
     trunk    pp, tp, cp, sequence parallelism and micro-batch; the rest of the devices is data
              parallelism, not yet divided
     core     a trunk with the expert degrees ep and etp
-    mesh     a core with dp divided into dp_replicate and dp_shard, and with a placement of the axes
-             on the fabric
-    layout   a mesh with a policy: a schedule (with virtual stages and partition), a sharding (ZeRO
-             stage and reshard), and a memory policy (recompute and offload)
+    mesh     a core with dp divided into dp_replicate and dp_shard
+    layout   a mesh with a placement of its axes on the fabric, and with a policy: a schedule (with
+             virtual stages and partition), a sharding (ZeRO stage and reshard), and a memory policy
+             (recompute and offload)
 
-A rule is tested on the first level that fixes all it needs. Where it refuses a row, all layouts
-that would have grown from the row are counted against it.
+A rule is tested on the first level that fixes all it needs. Where it refuses a row (a layout
+decided so far), all layouts that would have grown from it are counted against the rule. A *variant*
+is a sharding with a memory policy.
 """
 
 from __future__ import annotations
@@ -209,8 +210,8 @@ class Space:
 
     @cached_property
     def fillings(self) -> Array:
-        """The fillings of a torus that differ and that the constraints allow, as rows of (order,
-        block)."""
+        """The fillings of a torus (orders in which its devices are numbered) that differ and that
+        the constraints allow, as rows of (order, block)."""
         return self.problem.cluster.device_orders.fillings_with_blocks(
             self.constraints.allowed.get("torus_block", TORUS_BLOCKS)
         )
@@ -278,6 +279,8 @@ class Space:
         policy is better on every mesh)."""
         refused: Counter[str] = Counter()
         every = self.policies
+        # `weight` is the number of policies that a refused schedule, sharding or memory policy
+        # stands for.
         weight = len(every.shardings) * int(every.counts.sum())
         schedules = self._filter(every.schedules, refused, weight, knobs=SCHEDULE_KNOBS)
         weight = len(schedules) * int(every.counts.sum())
@@ -366,7 +369,8 @@ class Space:
             if better == other or offloads[better] != offloads[other]:
                 return False
             # Full recompute keeps least, so that nothing replaces it. Other policies are compared
-            # only if they keep equally many bytes: they may differ in pieces that keep nothing.
+            # only if they keep equally many bytes: they may differ in pieces of a layer
+            # (models.spec.recompute.PIECES) that keep nothing.
             by_kind = list(zip(recomputed[better], recomputed[other], strict=True))
             if any(mine.whole or its.whole for mine, its in by_kind):
                 return False
@@ -417,6 +421,7 @@ class Space:
         refused = Counter[str]()
         self._filter(self.policies.schedules, refused, int(meshes.sum()), knobs=SCHEDULE_KNOBS)
         refused += first_refusals(breaks[~has_schedule], meshes)
+        # `refused` counts each schedule by itself, and `below` all of them.
         rejected += scaled(refused, below // count["schedule"])
         usable = has_schedule[chains]
         renumbered = np.cumsum(has_schedule) - 1
