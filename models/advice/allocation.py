@@ -6,6 +6,9 @@ of 8. A job wants as many chips of every domain that it uses. So groups of many 
 some in each octave of sizes. With groups of u chips, a domain of c chips hosts c // u of them, and
 the rest are spares. Ranks count through the groups of one domain, then the domains of one leaf,
 then the leaves, so that neighbours in rank are neighbours on the fabric.
+
+A *leaf* is a leaf switch of the network. An *arrangement* is a size of groups with a number of
+devices, and an *octave* has the sizes within a factor of two.
 """
 
 from __future__ import annotations
@@ -193,6 +196,7 @@ def _simplest_within(
     at most `limit_s`; both infinite where there is none."""
     try:
         fastest = search(space, profile, Goal(faster_than=limit_s), should_continue)
+        # The limit as a tolerance, which counts from the fastest of this space.
         slack = limit_s / float(fastest.times[0]) - 1
         known = fastest.layouts.take(np.array([0]))
         answer = search_on(fastest.tables, Goal(tolerance=slack), should_continue, known)
@@ -320,6 +324,7 @@ def _arrangements_to_try(
     cluster = problem.cluster
     devices_per_chip = cluster.chip.devices_per_chip
     most_chips = _most_chips_by_size(cluster, nodes)
+    # As many chips as groups of any size can have together: the most that is divided below.
     whole = replace(problem, cluster=_with_groups(cluster, max(*most_chips.values(), 1), 1))
     factorizations = factorizations_by_devices(whole, constraints)
     takes_every = whole.cluster.num_devices <= FEW_DEVICES

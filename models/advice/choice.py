@@ -1,4 +1,5 @@
-"""A choice is one place to run, with the time and the cost of the job there, and its rank."""
+"""A choice is one place to run (a cluster, or a number of its chips), with the time and the cost of
+the job there, and its rank."""
 
 from __future__ import annotations
 
@@ -118,6 +119,7 @@ def choice_with_figures(
     price = chip.usd_per_chip_hour
     checkpoint_every_s, goodput = objective.checkpointing(chips_used)
     tokens_per_s = problem.workload.tokens / step_time_s
+    # Goodput takes off what is lost to failures.
     lasting_tokens_per_s = tokens_per_s * goodput
     hours = missing = None
     costs: dict[str, Any] = {}
@@ -230,6 +232,7 @@ def limit_excess(choice: Choice, objective: Objective) -> float:
     shares = limit_shares(choice, objective)
     median_s = choice.step_time_s or 1.0
     high_s = choice.step_time_high_s or median_s  # a bound at the chips' peak has no interval
+    # How much longer than its median a step takes at that probability.
     margin = objective.step_time_to_keep_s(median_s, high_s) / median_s
     least = 1.0 if len(shares) == len(objective.limits) else UNCHECKED_EXCESS
     return max([least, *(share * margin for share in shares.values())])

@@ -1,4 +1,8 @@
-"""A choice between places to run, in words."""
+"""A choice between places to run, in words.
+
+A choice is a cluster, or a number of its chips, with the time and the cost of the job there. It is
+*refused* where it has no figures, and *unreached* where only time was short.
+"""
 
 from __future__ import annotations
 

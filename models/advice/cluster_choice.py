@@ -1,5 +1,9 @@
 """A cluster choice answers "where should this run?". It ranks clusters, or numbers of chips, by the
-time and the cost of a job of so many tokens on each."""
+time and the cost of a job of so many tokens on each.
+
+A *choice* is one of them, with its figures or with the reason why it is *refused*. *Goodput* is the
+share of time that failures leave.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +133,7 @@ def with_recommendation(
     all_chips_s = found.fewer_chips.all_chips_s if found.fewer_chips else None
     tried_all = found.tried_fewer
     if choice.all_chips_s is not None:
-        # The recommendation is on fewer chips already, and knows nothing of the numbers above.
+        # The recommendation is on fewer chips already, and knows nothing of larger numbers.
         tried_all = tried_all and choice.exact
     exact = found.certificate.exact and tried_all
     return choice_with_prediction(figures, objective, fastest, all_chips_s, exact=exact)

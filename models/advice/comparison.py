@@ -1,4 +1,8 @@
-"""A comparison puts two layouts side by side and says, term by term, where they differ."""
+"""A comparison puts two layouts side by side and says, term by term, where they differ.
+
+A *side* is one of the two: a layout, or constraints that stand for the fastest layout that they
+allow.
+"""
 
 from __future__ import annotations
 

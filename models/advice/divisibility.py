@@ -1,5 +1,6 @@
 """Divisibility may be the only reason for a pipeline, where neither bandwidth nor memory asks for
-one: 96 chips divide a batch of 128 by 32 only. A number of chips or a batch nearby shows it."""
+one: 96 chips divide a batch of 128 by 32 only. A number of chips or a batch nearby that needs none,
+a *lift*, shows it."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 
 _NEAR = 1 / 8  # of the chips or the batch: a neighbour is no farther away
-_LONGEST_S = sys.float_info.max / 4  # any layout that fits takes less
-# Times the time with a pipeline, in proportion to work: a guess with 1.05 was wrong more often.
+_LONGEST_S = sys.float_info.max / 4  # more than any layout takes, and finite times 1 + tolerance
+# A layout nearby is guessed to take so many times the time with a pipeline, in proportion to work.
+# With 1.05 the guess was wrong more often.
 _LIKELY = 1.2
 _SHARES = (1, 2, 4, 8)  # of the devices: multiples of these parts are tried as batches
 

@@ -27,6 +27,7 @@ def factorizations_by_devices(problem: Problem, constraints: Constraints) -> dic
         products = np.multiply.outer(counts, degrees)
         fits = products <= most
         ways_of_products = np.broadcast_to(ways[:, None], fits.shape)[fits]
+        # Equal products of different degrees add up their ways.
         ways_of_each = np.bincount(products[fits], ways_of_products).astype(np.int64)
         counts = np.flatnonzero(ways_of_each)
         ways = ways_of_each[counts]

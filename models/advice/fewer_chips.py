@@ -6,6 +6,9 @@ share its factors) has no layout, or only poor ones. The products of the degrees
 have tell which smaller numbers have layouts, and in how many ways. Whole scale-up domains are tried
 too, and parts of them: experts may divide 64 chips of a domain, and 72 badly. None of this says
 which number is the fastest. The answer is the fastest of those that were tried.
+
+A *promising* number divides over the axes in more ways than every larger one
+(models.advice.promising_counts). A *space* has the layouts on one number of chips.
 """
 
 from __future__ import annotations
@@ -240,6 +243,7 @@ def fastest_on_fewer(
         return None, True
     devices = space.problem.cluster.num_devices
     factorizations = factorizations_by_devices(space.problem, space.constraints)
+    # At least half of the devices, and not all of them.
     upper_half = {
         count: ways for count, ways in factorizations.items() if devices <= 2 * count < 2 * devices
     }

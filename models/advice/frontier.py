@@ -1,5 +1,9 @@
 """A frontier says where a pipeline is needed. It is found by exact searches over a grid of values
-that the fabric, the cluster or the model could have."""
+that the fabric, the cluster or the model could have.
+
+A *place* is one combination of such values, and a *point* has the best layouts there without and
+with a pipeline. The *gap* is the step time without one over that with one, less 1.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
 """A check of one layout says whether it is legal and fits, what would be faster, and what to change
-first."""
+first.
+
+A layout is *sure* if it fits with the probability that the constraints ask for. A *switch* is a
+choice of the software that no layout makes, such as a kernel. A change is *expressed* as settings
+of a framework, which may have none for it.
+"""
 
 from __future__ import annotations
 
@@ -95,6 +100,7 @@ class LayoutCheck:
         if self.prediction is None or self.best is None:
             return None
         log_gain = math.log(self.prediction.step_time_s / self.best.step_time_s)
+        # Each end of an 80% interval is Z80 standard deviations of a log-normal time away.
         sooner = math.log(self.prediction.step_time_s / self.prediction.step_time_low_s)
         later = math.log(self.best.step_time_high_s / self.best.step_time_s)
         spread = math.hypot(sooner, later) / Z80
@@ -213,8 +219,8 @@ class _Criteria:
 def _predict_with_best(
     profile: Profile, criteria: _Criteria, layout: Layout | None, rivals: Sequence[Layout]
 ) -> tuple[Prediction | None, Prediction | None]:
-    """Return the predictions of the given layout and of the fastest layout that surely fits.
-    `layout` is None where it is not legal, and so is its prediction. The fastest is one of
+    """Return the predictions of the given layout and of the fastest layout that surely fits. Where
+    the given layout is not legal, `layout` and its prediction are None. The fastest is one of
     `rivals`, or the given layout itself."""
     layouts = [*rivals] if layout is None else [layout, *rivals]
     if not layouts:
@@ -232,7 +238,7 @@ def _predict_with_best(
 
 
 def _first_accepted_layout(changes: Iterable[SingleChange], criteria: _Criteria) -> list[Layout]:
-    """Return a list with the layout of the first accepted change of a layout's own knob; empty
+    """Return a list with the layout of the first change of a knob that the criteria accept; empty
     where there is none. Changes of switches are passed over."""
     of_layout = (change for change in changes if change.switch is None)
     first = next(filter(criteria.accepts_change, of_layout), None)
@@ -280,6 +286,7 @@ def _find_fastest(
     except TooLarge as error:
         return _Fastest([], is_exact=False, reason=str(error))
     except Infeasible as error:
+        # Where time ran out, a longer search might find one.
         return _Fastest([], is_exact=error.constraint != "time_limit_s", reason=error.brief)
     accepted = next((layout for layout in ranked if accepts(problem, layout)), None)
     if accepted is not None:
@@ -351,8 +358,8 @@ def _least_repair(
     broken: Sequence[BrokenRule], changes: Sequence[SingleChange], criteria: _Criteria
 ) -> SingleChange | None:
     """Return the smallest change that makes a layout legal: the one with the fewest settings, then
-    of a knob that the broken rules blame, then to the nearest value. All else stays as the
-    submitter meant it. The nearest _MOST_TRIED changes are looked at."""
+    one of a knob that the broken rules blame, then the one to the nearest value. All else stays as
+    the submitter meant it. The nearest _MOST_TRIED changes are looked at."""
     blamed = {rule.knob for rule in broken}
 
     def how_far(change: SingleChange) -> tuple[bool, float, float]:

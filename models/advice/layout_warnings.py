@@ -60,7 +60,8 @@ class _Review:
         return outcome_if_legal(self.problem, self.profile, layout)
 
     def saved_on(self, stack: Stack) -> float:
-        """Return the seconds that a step of the layout saves on another stack."""
+        """Return the seconds that a step of the layout saves with another stack (the same software,
+        set otherwise)."""
         (outcome,) = outcomes(replace(self.problem, stack=stack), self.profile, [self.layout])
         return self.prediction.step_time_s - outcome.step_time_s
 
@@ -294,6 +295,7 @@ def _looped_experts(review: _Review) -> Iterator[LayoutWarning]:
     gathered, cure = "", ""
     numbers = {"saved_s": saved_s, "share": share}
     if stack.gathers_experts_apart and review.layout.zero_stage == 3:
+        # DeepSpeed then gathers a sparse layer as one leaf, and still runs its experts in turn.
         as_leaves_s = review.saved_on(replace(stack, expert_loop="modules"))
         numbers["saved_as_leaves_s"] = as_leaves_s
         gathered = ", and ZeRO 3 gathers each of their matrices by itself"

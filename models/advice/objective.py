@@ -75,6 +75,7 @@ class Objective:
         is the median, above which step times are log-normal, and `step_time_high_s` ends their 80%
         interval."""
         deviations = NormalDist().inv_cdf(self.deadline_probability)
+        # The 80% interval ends Z80 standard deviations above the median.
         return step_time_s * (step_time_high_s / step_time_s) ** (deviations / Z80)
 
 

@@ -1,5 +1,9 @@
 """Pipelining answers whether a pipeline is needed: it compares the best layouts without and with
-one, and says where the difference comes from."""
+one, and says where the difference comes from.
+
+The *gap* is the step time of the best layout without a pipeline over that of the best with one,
+less 1. The two *sides* are the layouts without a pipeline and those with one.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,8 @@ _LEAST_SPREAD = 1e-9  # keeps the quotient finite where the gap is known exactly
 Need = Literal["yes", "no", "undecided", "unknown"]
 """The answer to whether a pipeline is needed. It is "undecided" where its worth is not known well
 enough, or where only the divisibility of chips and batch asks for one. It is "unknown" where the
-search was stopped, or where a side is missing and the constraints may be why."""
+search was stopped, or where there is no layout without a pipeline, or none with one, and the
+constraints may be why."""
 
 _TOSS_UP = 0.1  # on either side of even: such a probability decides nothing
 
@@ -130,6 +135,7 @@ def data_parallel_roofline(
     step_flops = model_flops(problem.architecture, problem.workload)
     flops_per_token = step_flops / problem.workload.tokens
     flops_s = tokens * flops_per_token / prediction.time["compute_s"]
+    # With `tokens_needed` compute takes exactly as long as the traffic.
     return Roofline(
         tokens=tokens,
         flops_per_token=flops_per_token,
@@ -148,6 +154,7 @@ def _data_parallel_traffic(
     if layout.dp * layout.cp == 1:
         return 0.0, 0.0
     parts = LayoutParts.of(problem, layout, coefficients)
+    # The parts are a layer of each kind, the embedding and the head.
     costs = parts.costs
     all_reduces_gradients = problem.stack.all_reduces_gradients(layout.zero_stage)
     reduction_s = costs["reduce"] if all_reduces_gradients else costs["scatter"]
@@ -196,6 +203,7 @@ def _verdict_on_one_side(
     is (whether there is none under any constraints, why); None where the search was stopped."""
     stopped = (False, "had been found when the search was stopped")
     is_known, why = missing or stopped
+    # Without any layout that does without, a pipeline is needed.
     is_needed = without is None
     verdict = f"No layout {'without' if is_needed else 'with'} a pipeline {why}."
     draft = Pipelining(without=without, with_pp=with_pp, needed="unknown", verdict=verdict)

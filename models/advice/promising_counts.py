@@ -1,4 +1,8 @@
-"""The numbers of chips that are worth a try, where not all chips may be used."""
+"""The numbers of chips that are worth a try, where not all chips may be used.
+
+A number is *promising* if it divides over the axes in more ways than every larger one: one of these
+ways may make up for the chips that it leaves out.
+"""
 
 from __future__ import annotations
 
@@ -92,12 +96,14 @@ def whole_domains(problem: Problem) -> list[Cluster]:
     of experts share only powers of two with a domain, return also a cluster with the largest power
     of two of each domain, such as 64 chips of 72."""
     cluster = problem.cluster
+    # A torus has no scale-up domains to keep whole.
     if not cluster.dims or cluster.dims[0].kind == "ring":
         return []
     domain = max(cluster.dims[0].domain, 1)
     domains, outside = divmod(cluster.num_devices, domain)
     devices_per_domain = [domain] if outside else []
     if cluster.chips_per_domain is None and _experts_want_power_of_two(problem, domain):
+        # The largest power of two of devices that a domain has.
         devices_per_domain.append(1 << (domain.bit_length() - 1))
     counts = {domains * devices for devices in devices_per_domain} - {0, cluster.num_devices}
     return list(_clusters_within(cluster, sorted(counts, reverse=True)))

@@ -1,5 +1,10 @@
 """A recommendation answers "which layout?": the fastest one, the simplest good one, the worth of a
-pipeline, and the reasons."""
+pipeline, and the reasons.
+
+A *bolder* layout is faster and less sure to fit in memory. Whether a pipeline pays is *undecided*
+where the uncertainty of step times leaves it open. A *row* is the position of a layout in the
+answer of a search.
+"""
 
 from __future__ import annotations
 
@@ -300,7 +305,9 @@ def _pipelining(
         missing=missing,
         forbidden=forbidden_schedules(solved.space.problem),
     )
+    # A pipeline may only be needed because numbers divide badly: then a number nearby needs none.
     if pipelining.needed == "yes" and with_pp is not None:
+        # Where none without a pipeline fits here, one nearby may take any time: none is guessed.
         pipeline_s = with_pp.prediction.step_time_s if without else math.inf
         lifted_by = nearest_lifts(solved.space, profile, tolerance, pipeline_s, should_continue)
         pipelining = undecided_by_divisibility(pipelining, lifted_by)
@@ -312,8 +319,8 @@ def _pipelining(
 
 
 def _gap_spread(answer: SearchAnswer, profile: Profile) -> float | None:
-    """Return the standard deviation of the log ratio of step times without and with a pipeline;
-    None where one of them has no layout."""
+    """Return the standard deviation of the log ratio of step times of the best layouts without and
+    with a pipeline; None where there is only one of them."""
     if answer.without is None or answer.with_pp is None:
         return None
     best = answer.layouts.take(np.array([answer.without, answer.with_pp]))
@@ -537,6 +544,7 @@ def _unsupported_reasons(recommended: Prediction) -> Iterator[Reason]:
     if not unsupported:
         return
     words = in_words([TIME_WORDS[name] for name in unsupported])
+    # Compute needs runs on these chips, other terms runs on them or with this framework.
     is_compute_alone = not set(unsupported) - COMPUTE_TERMS
     shown_by = "on a chip of this generation"
     if not is_compute_alone:

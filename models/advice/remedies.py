@@ -1,5 +1,5 @@
 """Remedies are the changes to try on a job that has run, or has run out of memory, each with its
-gain."""
+*gain*: the step time before over that after, less 1."""
 
 from __future__ import annotations
 
@@ -195,6 +195,7 @@ def fit_probability_after(
 
 def _headroom(needed_gib: float, given: Prediction, spread: float) -> float:
     """Return the error of predicted memory, in standard deviations, at which a layout just fits."""
+    # The runtime's memory is known: only the rest of the prediction may be off.
     context_gib = given.memory_gib["context_gib"]
     limit_gib = max(given.usable_gib - context_gib, _LEAST_GIB)
     return math.log(limit_gib / max(needed_gib - context_gib, _LEAST_GIB)) / spread
@@ -224,5 +225,6 @@ def _quantile(share: float) -> float:
 
 def _log_spread(prediction: Prediction) -> float:
     """Return the standard deviation of the logarithm of the memory that the layout reserves."""
+    # The runtime's memory is known: only what the layout reserves beside it is uncertain.
     context_gib = prediction.memory_gib["context_gib"]
     return math.log((prediction.needed_high_gib - context_gib) / prediction.reserved_gib) / Z80

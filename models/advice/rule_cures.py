@@ -1,4 +1,5 @@
-"""The rules that a layout breaks, and the values that would obey them."""
+"""The rules that a layout breaks, and its *cures*: values of one knob (a field of the layout), or
+of the batch, that obey a rule."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Safe fit gives answers where memory is uncertain: the gain of a layout that is less sure to fit,
-and layouts that need less memory than one that is known to have run out."""
+"""Safe fit gives answers where memory is uncertain: the gain of a *bolder* layout, which is faster
+and less sure to fit, and layouts that need less memory than one that is known to have run out."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def fastest_bolder_layout(answer: SearchAnswer, should_continue: ShouldContinue)
     LEAST_BOLDER_GAIN over the fastest of the answer, which is surer to fit. Return no row
     otherwise, or where time ran out."""
     none = answer.layouts.take(np.arange(0))
+    # The answer's layouts need to fit by the median only: none is bolder.
     if answer.tables.memory_uncertainty.probability <= EVEN_CHANCE:
         return none
     limit_s = float(answer.times[0]) / (1 + LEAST_BOLDER_GAIN)

@@ -1,4 +1,9 @@
-"""A single change gives a layout one other value of one knob, or of one switch of the software."""
+"""A single change gives a layout one other value of one knob, or of one switch of the software.
+
+A *knob* is a choice in a layout (models.layouts.neighbours). A *switch* is a choice of the
+software, such as a kernel, and each value of it is a *setting*, with the arguments that set it
+(models.spec.switches).
+"""
 
 from __future__ import annotations
 
@@ -256,7 +261,8 @@ def _switch_changes(
 
 
 def _brings_numerics(problem: Problem, layout: Layout, setting: Setting) -> bool:
-    """Return whether a setting also sets another switch that changes what is computed."""
+    """Return whether a setting comes in practice with another value of a switch that changes what
+    is computed (`brings`)."""
     return any(
         switch.numerics and switch.field in setting.brings and applies(switch, problem, layout)
         for switch in switches_of(problem.stack)

@@ -1,5 +1,5 @@
-"""A sweep searches exactly at many places, which are values that the fabric, the cluster or the
-model could have.
+"""A sweep searches exactly at many *places*, which are values that the fabric, the cluster or the
+model could have. It makes a *point* of each: the best layouts there without and with a pipeline.
 
 Where only the speed of links differs, the same layouts are legal and fit, and with faster links no
 layout is slower, within _SLACK. So a block of such places needs few searches. The best layouts at
@@ -201,6 +201,7 @@ class FrontierSweep:
         if previous and tables and previous.without is not None and previous.with_pp is not None:
             best = previous.layouts.take(_best_rows(previous))
             without_s, with_s = tables.predict(best).step_time_s.tolist()
+            # `simple` says that no pipeline is needed.
             simple = not is_above(_gap(without_s, with_s), tolerance)
             # The verdict holds while no layout of the side that it is against is as fast as this.
             # A faster layout of the other side only confirms it.

@@ -1,5 +1,8 @@
 """Unsaid fields are what a prediction takes for granted of the software, and no launch argument
-says."""
+says.
+
+A *switch* is a choice of the software that launch arguments can set (models.spec.switches).
+"""
 
 from __future__ import annotations
 
