@@ -98,5 +98,6 @@ class MachineCode:
 
     def _file_name(self, signature: Any, codegen: Any) -> str:
         """Return the file name for these types of arguments on this kind of processor."""
+        # numba's magic tuple describes the processor.
         key = repr((str(signature), codegen.magic_tuple()))
         return f"{self._function}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"

@@ -25,6 +25,7 @@ def source_digest(file: Path, package: Path) -> str:
     """Return a digest of a source file, of all files that it imports from its package, and of the
     versions of Python, numba, llvmlite and numpy, on which machine code depends."""
     versions = platform.python_version(), numba.__version__, llvmlite.__version__, np.__version__
+    # Checks of array bounds are a part of machine code where numba is told to make them.
     digest = hashlib.sha256(repr((versions, numba.config.BOUNDSCHECK)).encode())
     for source in sorted(sources(file, package)):
         text = _text(source)

@@ -152,6 +152,7 @@ def _micro_batches(problem: Problem, layout: Layout) -> list[int]:
 def _vary_schedule(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield other schedules, each with one virtual stage and with two, of which some schedules need
     one and some the other. Illegal layouts are dropped in `neighbours`."""
+    # Without a pipeline every stack runs 1f1b and afab.
     offered = problem.stack.schedules if layout.pp > 1 else ("1f1b", "afab")
     for schedule in offered:
         for virtual_stages in (1, 2):
@@ -249,7 +250,7 @@ def _reshards(problem: Problem, layout: Layout) -> tuple[bool, ...]:
 
 def _vary_placement(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield the layout in other placements that the stack offers. Placements that differ only in
-    where axes of one rank stand are the same on the fabric, so one of them is yielded."""
+    where axes of degree 1 stand are the same on the fabric, so one of them is yielded."""
     pattern = int(active_axes(Layouts.of([layout]))[0])
     first_alike = equivalent_placements()[pattern].tolist()
     own = first_alike[PLACEMENTS.index(tuple(layout.placement))]

@@ -205,6 +205,7 @@ class Space:
             "micro_batch": len(self._micro_batches),
             "schedule": len(self.policies.schedules),
             "sharding": len(self.policies.shardings),
+            # memory policies, under full recompute with every number of layers
             "saving": int(self.policies.counts.sum()),
         }
 
@@ -325,8 +326,8 @@ class Space:
         return bool((self.recompute_layers == self.problem.architecture.num_layers).any())
 
     def _most_counts(self, memory_policies: Layouts) -> Iterator[tuple[str, Array]]:
-        """Yield the name of each constraint and rule, with the most numbers of recomputed layers
-        that it leaves to each memory policy, (memory policies,)."""
+        """Yield the name of each constraint and rule, with the number of choices for how many
+        layers to recompute that it leaves to each memory policy at most, (memory policies,)."""
         # A policy without full recompute stands for one layout: any number above 0 leaves it, and 0
         # refuses it.
         layers = self.problem.architecture.num_layers

@@ -101,6 +101,7 @@ def least_memory(
     else:  # FSDP holds two gathered units, the one in use and the next.
         size += facts.parameter_bytes * min(2 * mesh.largest_unit, smallest)
     if row.offload_activations:
+        # Offloaded activations are on the device only on their way: those of two layers at a time.
         kept = min(2 * regime.largest_kept, smallest_kept)
     # The part after the kinds of layers is the embedding, whose activations are those of the
     # encoder of images. They are never offloaded.
