@@ -51,7 +51,8 @@ def solve_avoiding_oom(
     least predicted need at which a run of this model, chip and stack ran out of memory. If none of
     them fits, return what it finds in the whole space."""
     constraints = space.constraints
-    # Needing less than oom_gib means leaving the rest of the usable memory free.
+    # Needing less than oom_gib means leaving the rest of the usable memory free. Without such a run
+    # oom_gib is infinite, and nothing is to be left free.
     reserve_gib = space.problem.cluster.usable_bytes / GIB - oom_gib + _OOM_MARGIN_GIB
     if reserve_gib > constraints.memory_reserve_gib:
         with suppress(Infeasible):

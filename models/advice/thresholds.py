@@ -1,8 +1,8 @@
 """Thresholds say how much bandwidth, or how large a domain, would change whether a pipeline is
 needed. They are found by doubling, halving and bisection.
 
-A step is a pair of neighbouring values that are tried: the present verdict *holds* at the first,
-and may *change* at the second.
+A step is a pair of neighbouring values that are tried: the present verdict on the need of a
+pipeline *holds* at the first, and may *change* at the second.
 """
 
 from __future__ import annotations

@@ -73,7 +73,9 @@ class MachineCode:
             raise NotKept(self._function)
         if kept is None and _takes_turns.get():
             self._claim = self._folders.claim(name)
+            # Another process may have saved it during the wait.
             kept = self._folders.load(name)
+        # Now numba compiles; save_overload ends the claim.
         if kept is None:
             return None
         self._end_claim()

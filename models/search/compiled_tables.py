@@ -85,14 +85,20 @@ class CompiledTables(NamedTuple):
     """Holds all that compiled functions need to know of a space under a profile."""
 
     question: ProblemRecords
+    """The problem."""
     stages: StageTables
+    """The distinct splits of layers over stages."""
     coefficients: Array
+    """A record of the profile's coefficients, (1,)."""
     least: LeastLinks
+    """The least that collectives cost over an axis in any placement."""
     passes: LeastPasses
+    """The least that pipelines take in time and hold in memory."""
     policies: PolicyTables
     places: Places
     margin: Margin
     buffers: Buffers
+    """Arrays of the cost model, in which one layout after the other is worked out."""
     scratch: MeshScratch
 
 

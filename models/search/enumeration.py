@@ -161,8 +161,10 @@ class _Search:
         self.counts = new_counts()
         self.exact = True
         self.found = empty_found(_FOUND)
+        # A later search for layouts that are less sure to fit may go on with these.
         self.opened: list[Meshes] = []
-        # Who asks for something faster has a layout already: no step is taken when time is over.
+        # Who asks for something faster has a layout already: nothing more is done when time is
+        # over.
         self.last_steps = 0 if np.isfinite(incumbent.goal.faster_than) else _LAST_STEPS
 
     def run(self, among: Sequence[Meshes] | None = None) -> SearchAnswer:

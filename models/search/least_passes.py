@@ -78,6 +78,7 @@ def seconds_of(workspace: Workspace, least: LeastPasses, chain: int, schedule: i
     the exposed seconds of the parts."""
     seconds = 0.0
     for part in range(len(workspace.counts)):
+        # Seconds of forward and backward, weight gradients included.
         passes = workspace.part_both[part]
         seconds += least.with_wgrad[chain, schedule, part] * passes
         seconds += least.without_wgrad[chain, schedule, part] * (passes - workspace.weights[part])

@@ -132,9 +132,10 @@ def step_seconds(tables: CompiledTables, row: Row) -> float:
 
 @inlined
 def time_policies(tables: CompiledTables, meshes: Meshes, mesh: int, progress: Progress) -> bool:
-    """Write to the scratch the seconds of a step under every policy of a mesh, over the best links
-    of any placement; infinity for policies that do not fit or cannot be in the answer. Write also
-    how many layers each policy recomputes. Return whether any policy is left.
+    """Write to `tables.scratch.least` the seconds of a step under every policy of a mesh, over the
+    best links of any placement; infinity for policies that do not fit or cannot be in the answer.
+    Write to `tables.scratch.layers` how many layers each policy recomputes. Return whether any
+    policy is left.
 
     Where the plain variant of a sharding (no recompute, no offload) fits under a schedule, or takes
     too long, the schedule is settled: other variants of the sharding only add work and are skipped.
@@ -340,7 +341,8 @@ def least_that_fits(tables: CompiledTables, row: Row, partial: int, choices: int
 
 @inlined
 def set_memory(tables: CompiledTables, row: Row) -> float:
-    """Write the bytes of a layout by term to the scratch. Return the bytes on the host."""
+    """Write the bytes of a layout by term to `tables.scratch.memory`. Return the bytes on the
+    host."""
     question = tables.question
     buffers = tables.buffers
     set_kept(question.facts[0], question.policies, row, buffers.workspace)
