@@ -160,6 +160,7 @@ def allocate(
         hosts=hosts,
         spares=spares,
         faster=faster,
+        # No groups are faster than the peak of all chips.
         untried_bound_s=math.inf if in_time else problem.step_time_at_peak_s,
     )
 

@@ -144,6 +144,8 @@ def check_layout(
     if fits_surely:
         first = _fastest_change(filter(_gains_enough, sure), criteria, _gains_enough)
     else:
+        # In order: what repairs a broken rule, what makes the layout fit, what brings it nearest to
+        # that.
         first = (
             (_least_repair(broken, sure, criteria) if broken else None)
             or _change_that_fits(profile, layout, best, sure, criteria)

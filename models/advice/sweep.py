@@ -101,6 +101,7 @@ class Point:
             with_pp=with_pp,
             gap=_gap(without_s, with_s),
             exact=answer.certificate.exact,
+            # None where there are no switched domains, or one that joins every chip.
             chips_per_domain=cluster.fabric.domain and cluster.scale_up_domain_chips,
         )
 
@@ -245,7 +246,7 @@ class FrontierSweep:
                     if point.at != first:
                         yield point
                 return
-            # The block was too large, so later ones have to be smaller.
+            # The block had too many layouts: later ones are searched as a whole at half this gain.
             self._whole_block_speedup = 1 + (speedup - 1) / 2
         slow, fast = block.halves(axis)
         yield from self._points_but_slowest(slow, slowest)

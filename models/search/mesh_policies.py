@@ -314,8 +314,8 @@ def layer_choices(tables: CompiledTables, row: Row, variant: int, schedule: int)
     if not policies.open_layers[variant]:
         return 0, 1
     chunk = tables.question.facts[0].num_layers // (row.pp * row.virtual_stages)
-    # A number of layers has no meaning for unequal chunks, which have all recomputed or none: no
-    # number is below 1.
+    # A number of layers has no meaning for unequal chunks, which have all recomputed or none: all
+    # numbers are 1 or more, so below that limit there is none to choose.
     limit = 1 if policies.balanced[schedule] else chunk
     partial = int(np.searchsorted(policies.layers, limit))
     return partial, partial + (1 if policies.all_layers else 0)

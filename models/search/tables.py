@@ -401,6 +401,7 @@ class SearchTables:
         Row, and return the records."""
         self.set_sharding(rows, self.sharding[variant])
         policies = self.policies.memory_policies.take(self.memory_policy[variant])
+        # Row.policy is the position of a recompute policy among these.
         codes = policy_numbers(self.policies.memory_policies.recompute)
         rows["policy"] = np.searchsorted(codes, policies.recompute)
         rows["offload_activations"] = policies.offload_activations
