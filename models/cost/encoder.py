@@ -4,7 +4,7 @@ The encoder has the tensor parallelism of the language model where that divides 
 every tensor-parallel rank has all of it. Every context-parallel rank encodes all images of its
 micro-batch (Megatron-LM megatron/core/models/multimodal/llava_model.py, where context parallelism
 divides what the language model reads). The encoder has no sequence parallelism, since the patches
-of images need not divide.
+of images need not divide. *Tower* stands for the encoder without its projector.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from models.cost.rows import Row
 from models.cost.shard import Shard
 
 EVERY_PIECE = (1 << len(ALL_PIECES)) - 1
-"""A bit for every piece of a layer: the pieces of the encoder are all priced."""
+"""A bit for every piece of a layer, a share of it that recompute may repeat by itself. The times of
+the encoder's pieces are all worked out."""
 
 
 @compiled

@@ -1,4 +1,9 @@
-"""The memory of a step by term: that of the fullest stage."""
+"""The memory of a step by term: that of the fullest stage.
+
+`f` are the facts of the problem and `c` the coefficients of its profile (models.cost.facts). The
+*ends* of a model are its embedding and its head. Stages with equal parts are worked out once, as
+one *distinct* stage.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Kernel times, sizes and kept activations of every part of a model on one device."""
+"""Kernel times, sizes and kept activations of every part of a model on one device.
+
+A *part* is a layer of one kind, the embedding or the head. A *piece* is a share of a layer's
+forward that recompute may repeat by itself. The *ends* are the embedding and the head.
+"""
 
 from __future__ import annotations
 

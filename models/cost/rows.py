@@ -1,4 +1,9 @@
-"""Layouts, and the split of their layers over stages, as compiled functions read them."""
+"""Layouts, and the split of their layers over stages, as compiled functions read them.
+
+A *row* is one layout in numbers. Its *shard* is what micro-batch, cp, tp, ep and etp leave to one
+device of a layer; its *mesh* has the other degrees and the placement too. Stages of a partition
+that have equal layers are stored once, as one *different* stage.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Single kernels and collectives of a problem, as micro-benchmarks measure them."""
+"""Single kernels and collectives of a problem, as micro-benchmarks measure them.
+
+The problem is read as records of numbers (a *question*, models.cost.facts). They have NONE, the
+policy that recomputes nothing, as their only one, since recompute changes no single kernel.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""A training step: time and memory of a layout, put together."""
+"""A training step: time and memory of a layout, put together.
+
+Three results are reused while the next layout has the same input: those of the *shard* (micro-batch
+and the degrees that cut a layer), of the *mesh* (all degrees and their placement), and of the
+*regime* (recompute, offload and ZeRO).
+"""
 
 from __future__ import annotations
 

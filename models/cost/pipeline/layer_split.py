@@ -1,14 +1,16 @@
 """The split of layers over the stages of a pipeline, in contiguous chunks, one or several to a
 stage.
 
+The *size* of a stage or chunk is its forward FLOPs. A *round* is one chunk on every stage.
+
 Without balancing, every chunk has an equal number of layers. A balanced split depends on the
 schedule. Each schedule below minimises its first quantity, and then the next one among the splits
 that are left:
 
 - One chunk a stage, as 1F1B has it: the largest stage, then the number of layers on early stages,
-  which hold most micro-batches.
-- One chunk a stage where all stages hold as many micro-batches (afab, ZB-H1): the largest stage,
-  then the largest stage but the last.
+  which hold the activations of most micro-batches.
+- One chunk a stage where all stages hold equally many micro-batches (all forwards first, ZB-H1):
+  the largest stage, then the largest stage but the last.
 - Several chunks a stage, dealt out in rounds (interleaving): the largest stage, then the sum over
   rounds of each round's largest chunk. A split counts only if numbers of layers are as even as can
   be. Every stage but the last, which has the head, then has as many layers, or one more; these go
@@ -38,8 +40,8 @@ from models.spec.layout import DUALPIPE, ZERO_BUBBLE_V
 from models.spec.problem import Problem
 
 _MOST_RUNS = 2
-"""The most runs of layers of one kind (dense layers first, then sparse ones) with which kinds do
-not yet count as taking turns."""
+"""Kinds of layers count as alternating in a model that has more runs of equal layers than this.
+Dense layers that are followed by sparse ones are two runs, and do not alternate."""
 _CACHED_PROBLEMS = 64
 """The number of problems whose layers and costs are kept. All layouts of a problem share them; the
 number bounds memory."""
@@ -53,7 +55,8 @@ some 1e-13 at most, and a gain of a billionth is worth no change of partition.""
 
 
 class Layers(NamedTuple):
-    """Holds the layers of a model, and the forward FLOPs by which they are split."""
+    """Holds the layers of a model, and the forward FLOPs by which they are split. Their parts are
+    the kinds of layers, the embedding and the head."""
 
     kind: Array
     """The kind of each layer, (layers,)."""

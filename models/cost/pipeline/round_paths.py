@@ -1,5 +1,9 @@
 """The costliest paths through the chunks of an interleaved pipeline, where the rounds of a stage
-differ."""
+differ.
+
+A *round* is one chunk of layers on every stage. A *path* is a chain of operations that wait for
+each other, and the longest one is the length of a step (models.cost.pipeline.makespan).
+"""
 
 from __future__ import annotations
 

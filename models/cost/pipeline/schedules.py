@@ -1,4 +1,8 @@
-"""The order of the operations of a pipeline schedule on each stage, and the time of each."""
+"""The order of the operations of a pipeline schedule on each stage, and the time of each.
+
+A *chunk* is a run of layers of the model, of which a stage has one or several. Operations are named
+"F" (forward), "B" (whole backward), "I" (input gradients) and "W" (weight gradients).
+"""
 
 from __future__ import annotations
 
@@ -220,6 +224,7 @@ class _DualPipe:
         """Return the operation of this kind on the next micro-batch from one way. `counted` is the
         sequence in which that is the next: "F", or "B" for whole backwards and input gradients
         alike."""
+        # Ways count from the end nearer to the stage, directions from the first stage.
         direction = way ^ self.mirrored
         index = self.done[counted, way]
         self.done[counted, way] += 1
