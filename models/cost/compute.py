@@ -80,8 +80,9 @@ RECURRENCE_LAUNCHES = 8
 """Kernels of a linear mixer's forward: its convolution, the steps over chunks (four to six in
 flash-linear-attention and mamba_ssm), its norm and its gate."""
 SENDING = 0.5
-"""The share of a sparse layer's routing launches that send tokens to experts and back. They stay
-outside CUDA graphs of a part of the step (Megatron-Core captures moe_router and moe_preprocess)."""
+"""The share of a sparse layer's routing launches that send tokens to experts and back. Where CUDA
+graphs replay all of a step but its experts, these launches are not among those that are replayed
+(Megatron-Core captures moe_router and moe_preprocess)."""
 VOCABULARY_MULTIPLE = 128
 """The columns of a rank are rounded up to a multiple of this where the vocabulary is padded
 (Megatron-LM --make-vocab-size-divisible-by)."""

@@ -1,7 +1,7 @@
 """Single kernels and collectives of a problem, as micro-benchmarks measure them.
 
-The problem is read as records of numbers (a *question*, models.cost.facts). They have NONE, the
-policy that recomputes nothing, as their only one, since recompute changes no single kernel.
+A *question* is the problem as records of numbers (models.cost.facts). Its only recompute policy is
+NONE, which recomputes nothing, since recompute changes no single kernel.
 """
 
 from __future__ import annotations

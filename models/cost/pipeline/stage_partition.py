@@ -1,8 +1,8 @@
 """The partitions of layouts: the layers and ends of the model that each stage of a pipeline has.
 
-The *ends* are the embedding and the head. A stage has one *chunk* of layers in each *round*. Stages
-that have equal layers and ends are stored once, as one *distinct* stage, and a *stretch* is a run
-of equal stages in a row.
+The *ends* are the embedding and the head. Under interleaving, a stage has one chunk of layers in
+each *round*. Stages that have equal layers and ends are stored once, as one *distinct* stage, and a
+*stretch* is a number of equal stages in a row.
 """
 
 from __future__ import annotations
