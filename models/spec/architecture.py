@@ -2,7 +2,8 @@
 
 An :class:`Architecture` is one list of layers. Configs write down in many ways which layers are of
 what kind (layer_types, periods, pattern strings). All of them are turned into that list when they
-are read, so that nothing downstream asks "which layers are dense?".
+are read, so that nothing downstream asks "which layers are dense?". A *kind* stands for all equal
+layers of the list.
 """
 
 from __future__ import annotations

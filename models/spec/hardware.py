@@ -2,7 +2,8 @@
 
 Bandwidths are per direction, in GB/s = 1e9 bytes a second. A *device* is what a framework sees as
 one accelerator: most chips are one device, a TPU v7x chip is two. Degrees of a layout count
-devices.
+devices. A *domain* is the set of devices that one level of links joins, together with all levels
+inside it. A *slice* is a set of chips whose links form a torus.
 """
 
 from __future__ import annotations
@@ -244,7 +245,8 @@ class Cluster:
 
     @property
     def is_torus(self) -> bool:
-        """True where the scale-up links are a torus. Layouts then have knobs for its filling."""
+        """True where the scale-up links are a torus. Layouts then say in which order its devices
+        are numbered (`torus_axes`, `torus_block`)."""
         return self.fabric.torus is not None
 
     @property
@@ -426,7 +428,8 @@ class Cluster:
 
     @cached_property
     def device_orders(self) -> DeviceOrders:
-        """The order of the devices under every filling of the torus, if there is one."""
+        """The numbering of the devices under every filling of the torus, if there is one. A filling
+        is an order in which a torus is numbered (models.spec.device_order)."""
         domains = tuple(dim.domain for dim in self.dims) or (1,)
         rings = [(index, dim) for index, dim in enumerate(self.dims) if dim.kind == "ring"]
         return orders_of(domains, tuple((dim.name, index, dim.wraps) for index, dim in rings))

@@ -1,4 +1,7 @@
-"""One layer: a mixer of tokens, and a network that mixes the channels of each token."""
+"""One layer: a mixer of tokens, and a network that mixes the channels of each token.
+
+Each of the two is a *block*. The *stream* is the residual stream between blocks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A problem: model, workload, cluster and software, which is everything but the layout."""
+"""A problem: model, workload, cluster and software, which is everything but the layout.
+
+A *scope* says for which problems a term of a profile holds, such as one chip or one stack. A
+*fleet* is the machines of one deployment, whose runs are reported (models.spec.profile).
+"""
 
 from __future__ import annotations
 
@@ -90,6 +94,7 @@ class Problem:
 
     @cached_property
     def kernel(self) -> str:
+        """The attention kernel that the stack runs on the chip."""
         return self.stack.kernel_on(self.cluster.chip.generation)
 
     @property
@@ -214,6 +219,7 @@ class Problem:
         forwards (models.cost.compute)."""
         number_format = self.workload.number_format
         wide, narrow = number_format.activation_bytes, number_format.gemm_bytes
+        # Two casts read wide and write narrow elements; the transposed copy reads and writes wide.
         return (4 * wide + 2 * narrow) / 3 if self.scales_rows else 0.0
 
     @property
@@ -336,9 +342,9 @@ class Problem:
 
     @cached_property
     def encoder_flops(self) -> float:
-        """FLOPs of the encoder of images for one token of a sequence, as if it took three passes
-        like a layer: its forward FLOPs where it is trained, and a third of them where it is frozen.
-        The encoder has this weight beside the layers of the first pipeline stage."""
+        """A third of the encoder's training FLOPs, for one token of a sequence: its forward FLOPs
+        where it is trained, and a third of them where it is frozen. They are comparable with the
+        forward FLOPs of layers when layers are split over pipeline stages."""
         encoder = self.architecture.encoder
         return encoder_flops(encoder) / 3 / self.workload.seq_len if encoder else 0.0
 
