@@ -1,5 +1,9 @@
 """Learned changes say by how much a predicted step time differs from that of the version that the
-profile is based on, and how much of it each group of measurements caused."""
+profile is based on, and how much of it each group of measurements caused.
+
+A *shift* is how far a fit moved the profile's terms, which are what scopes, such as one stack, add
+to a coefficient (models.spec.profile).
+"""
 
 from __future__ import annotations
 
