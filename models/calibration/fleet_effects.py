@@ -1,5 +1,6 @@
 """Fleet effects are offsets that the machines of one deployment, a fleet, have on top of all
-others. They tell these machines from those that were published.
+others. They tell these machines from those that were published. An *offset* is what a scope, such
+as a chip, a stack or the pair of both, adds to a coefficient (models.spec.profile).
 
 A fleet's chips are bought, cooled and wired in a way of their own, and so are its stacks
 configured. Reports move the fleet's offsets first. Only what these offsets leave unexplained moves

@@ -1,7 +1,8 @@
 """The scatter of runs around predictions: outliers, and the spread of residuals by kind of run.
 
 Kinds are nested, widest first (Problem.neighbourhood_scopes). Each kind's spread is pooled with
-that of the kind around it, so that a kind of few runs inherits what its relatives show.
+that of the kind around it, so that a kind of few runs inherits what its relatives show. A *scope*
+is the name of a kind, such as "all/sparse". A *fleet* is the machines of one deployment.
 """
 
 from __future__ import annotations
