@@ -506,6 +506,7 @@ def expert_traffic(
     and sorting tokens by expert and back. Write them into the pieces EXPERT_ACT, EXPERTS and
     GROUPED."""
     routed, width = routed_tokens(layer, shard), layer.expert_width / shard.etp
+    # The activation function reads what all matrices but the last put out, and writes its result.
     act = routed * width * layer.expert_matrices * f.activation_bytes
     act += routed * width * f.cast_bytes
     act += routed * layer.expert_adapter_elements / shard.etp * f.activation_bytes

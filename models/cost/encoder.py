@@ -50,7 +50,7 @@ def encoder_time(
     `pieces` is scratch for the forward seconds of a layer's pieces."""
     facts = images.facts[0]
     encoder = images.encoder[0]
-    ends = end_products(images, shard, coefficients)
+    ends = end_products(images, shard, coefficients)  # patch embedding and projector
     factor = overhead(facts, coefficients)
     forward = ends.forward * factor
     backward = (ends.input + ends.weight) * factor
@@ -113,7 +113,7 @@ def add_encoder_kept(images: Images, shard: Shard, kept: Array, pieces: Array) -
     for the bytes of a layer's pieces."""
     facts = images.facts[0]
     encoder = images.encoder[0]
-    inputs = 0.0
+    inputs = 0.0  # of products with trained matrices, whose gradients need them
     if encoder.trained:
         inputs += shard.tokens * encoder.patch_elements
     if encoder.projector_trained:

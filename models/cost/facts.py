@@ -54,9 +54,8 @@ dropped and worked out again when it is asked for."""
 
 class Facts(NamedTuple):
     """Holds what a problem says about all layers, its chip and its stack. Formulas name it `f`. A
-    field named `_bytes` is the size of one element unless its docstring says otherwise. A field
-    without a docstring is that of the same name in models.spec (Problem, Stack, Workload and so
-    on)."""
+    field named `_bytes` is the size of one element unless its docstring says otherwise. Fields that
+    models.spec has under the same name (Problem, Stack, Workload) are explained there."""
 
     # the workload
     seq_len: float
@@ -213,7 +212,8 @@ Products = Any
 
 
 class LayerFacts(NamedTuple):
-    """Holds what a problem says about one kind of layer."""
+    """Holds what a problem says about one kind of layer. Fields that models.spec has under the same
+    name (Layer, Attention, Moe) are explained there."""
 
     num_layers: float
     """The number of layers of this kind in the model, layers of multi-token prediction included."""

@@ -69,6 +69,8 @@ def write_memory_terms(
             memory[STATES] = held.states
             memory[ACTIVATIONS] = held.activations
             memory[LOGITS] = held.logits
+    # The runtime takes as much on every stage, and fragmentation is in proportion to what is
+    # allocated, so the stage that allocates most needs most.
     memory[RUNTIME] = coefficients.context_gib * GIB
     memory[FRAGMENTATION] = most * coefficients.fragmentation
     return tables.first_alike[row.partition, fullest], on_host

@@ -272,6 +272,7 @@ def expose_end(
     data = expose_data(f, part, regime, c, ahead, back)
     compute, tensor_all = part.forward + backward, tensor.forward + tensor.backward
     forward, data_all = ahead + data.forward, data.both
+    # A reference model (as of preference training) runs forwards alone, with the same traffic.
     if f.reference_forwards > 0:
         times = f.reference_forwards
         compute += times * part.forward

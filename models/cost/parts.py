@@ -1,7 +1,8 @@
 """Kernel times, sizes and kept activations of every part of a model on one device.
 
-A *part* is a layer of one kind, the embedding or the head. A *piece* is a share of a layer's
-forward that recompute may repeat by itself. The *ends* are the embedding and the head.
+A *part* is a layer of one kind, or an *end* of the model: its embedding or its head. A *piece* is a
+share of a layer's forward that recompute may repeat by itself. A *shard* is what one device has of
+a micro-batch and of a layer.
 """
 
 from __future__ import annotations
@@ -112,6 +113,7 @@ def add_encoder(
 
 @compiled
 def set_time(part: Part, seconds: LayerTime) -> None:
+    """Copy the seconds of a part into its record."""
     part.forward = seconds.forward
     part.backward = seconds.backward
     part.weight = seconds.weight
@@ -124,6 +126,7 @@ def set_time(part: Part, seconds: LayerTime) -> None:
 
 @compiled
 def set_size(part: Part, size: PartSize) -> None:
+    """Copy the numbers of parameters of a part into its record."""
     part.dense = size.dense
     part.expert = size.expert
     part.unit = size.unit

@@ -1,8 +1,9 @@
 """The time of a step by term.
 
 It is that of the stage that is last to finish its own passes, waiting, gradient reduction and
-update. Communication is *exposed* where no compute hides it. `m` is the number of micro-batches,
-`f` are the facts of the problem and `c` the coefficients of its profile (models.cost.facts).
+update. Stages that have equal layers are worked out once, as one *distinct* stage. Communication is
+*exposed* where no compute hides it. `m` is the number of micro-batches, `f` are the facts of the
+problem and `c` the coefficients of its profile (models.cost.facts).
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ def write_time_terms(
     time[BUBBLE] = max(stages.idle[stage], 0.0) + 2 * (row.pp - 1) * mesh.send
     time[OPTIMIZER] = ending.optimizer
     time[FIXED] = c.step_fixed_s
+    # Jitter is waits for slow nodes and long documents, and a share of the step for stragglers.
     seconds = waits = waiting_for_slow_node(f, c, row, m) + m * mesh.uneven
     for term in range(JITTER):
         seconds += time[term]

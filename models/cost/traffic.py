@@ -140,6 +140,7 @@ def tensor_traffic(facts: Facts, layer: LayerFacts, row: Row, shard: Shard, link
     seconds = 0.0
     if row.tp > 1:
         latency = links.tp_reduce.latency_s
+        # An all-reduce moves as many bytes as a scatter and a gather.
         element_bytes = 2 * facts.activation_bytes
         if row.sequence_parallel:
             latency = 2 * links.tp.latency_s
@@ -191,8 +192,8 @@ def hook_seconds(
     facts: Facts, layer: LayerFacts, shard: Shard, coefficients: CoefficientRecord, links: Links
 ) -> float:
     """Return the host seconds in forward of gathering every matrix of every local expert by itself,
-    as ZeRO 3 of some stacks does. Each takes the host's own work (`hook_s`) and the gather's
-    latency, for which the host waits: it lets no more than two be under way (DeepSpeed
+    as ZeRO 3 of some stacks does in hooks of modules. Each takes the host's own work (`hook_s`) and
+    the gather's latency, for which the host waits: it lets no more than two be under way (DeepSpeed
     runtime/zero/partitioned_param_coordinator.py, max_ongoing_fetch_events)."""
     if not layer.sparse or not facts.experts_gathered_apart:
         return 0.0

@@ -1,8 +1,9 @@
 """Pipeline schedules: the micro-batches in flight on each stage, and the bubble, which is the time
 that a stage is idle while the pipeline fills and drains.
 
-Stages of a partition that have equal layers are worked out once, as one *distinct* stage. A *path*
-is a chain of operations that wait for each other (models.cost.pipeline.makespan).
+A *partition* is a split of layers over stages. Its stages that have equal layers are worked out
+once, as one *distinct* stage. A *path* is a chain of operations that wait for each other
+(models.cost.pipeline.makespan).
 
 The closed forms below have m micro-batches and p stages. F, B and W are the seconds of forward,
 full backward and weight gradients that a micro-batch spends on a stage, and I = B - W.

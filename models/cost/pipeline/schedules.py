@@ -94,6 +94,8 @@ def _interleaved(pp: int, m: int, v: int) -> list[list[Block]]:
     backwards = [(i, v - 1 - chunk) for i, chunk in forwards]
     orders: list[list[Block]] = []
     for stage in range(pp):
+        # Forwards before the first backward: a group's on all chunks of the stage but the last, and
+        # two for each later stage.
         ahead = min(2 * (pp - stage - 1) + (v - 1) * size, len(forwards))
         first = forwards[:ahead]
         order: list[Block] = [(Operation("F", i, chunk * pp + stage),) for i, chunk in first]
@@ -265,6 +267,7 @@ def _run_in_order(
     spans: dict[tuple[Operation, int], Span] = {}
     position, clock = [0] * len(orders), [0.0] * len(orders)
     moved = True
+    # Each stage in turn runs until it has to wait for another, until no stage gets any further.
     while moved:
         moved = False
         for stage, order in enumerate(orders):

@@ -63,6 +63,7 @@ def _distinct_shapes(layouts: Layouts) -> tuple[Layouts, Array]:
     layout the position of the one that splits layers alike, (layouts,)."""
     if len(layouts) == 1:
         return layouts, np.zeros(1, dtype=np.int64)
+    # No other field of a layout has a say in the split of its layers.
     columns = [layouts.pp, layouts.virtual_stages, layouts.schedule, layouts.balanced]
     if layouts.states_layers.any():
         columns.append(np.unique(layouts.layers_per_chunk, return_inverse=True)[1].ravel())
