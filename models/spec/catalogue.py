@@ -139,6 +139,8 @@ def architectures() -> Mapping[str, Architecture]:
 
 
 def _architecture_from(entry: Mapping[str, Any]) -> Architecture:
+    """Return an architecture from an entry of data/architectures.json, whose "shape" has the
+    arguments of Architecture.from_shape."""
     shape = dict(entry["shape"])
     if shape.get("mla"):
         shape["mla"] = MlaShape(**shape["mla"])

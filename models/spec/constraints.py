@@ -52,6 +52,8 @@ MAX_FIT_PROBABILITY = 0.99  # the surest that a request may ask for
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
+    """The constraints of one request. Raise Invalid where they contradict each other."""
+
     allowed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """The values that a knob may take, by knob; a knob that is not named is free. "dp" stands for
     dp_replicate·dp_shard. "recompute_modules" lists the modules that selective recompute takes, all

@@ -80,6 +80,7 @@ class Torus:
 
     def shape_for(self, num_chips: int) -> tuple[int, ...] | None:
         """Return the most cubic slice shape of `num_chips`; None where there is none."""
+        # Shapes are counted in units: the side of a cube where slices are whole cubes, or 1.
         unit = self._common_divisor(num_chips)
         if num_chips > self.max_chips or num_chips % unit**self.ndim:
             return None
@@ -110,6 +111,7 @@ class Fabric:
             if inner is None or (outer is not None and outer <= inner):
                 rule = "sizes must grow from the inside out; only the last may be open"
                 raise Invalid("levels", sizes, rule)
+        # Without a torus, the innermost level is the scale-up domain.
         if self.torus is None and self.levels:
             innermost = replace(self.levels[0], scale="up")
             object.__setattr__(self, "levels", (innermost, *self.levels[1:]))
@@ -230,6 +232,7 @@ class Cluster:
     def __post_init__(self) -> None:
         if not 1 <= self.num_chips <= MAX_CHIPS:
             raise Invalid("cluster.num_chips", self.num_chips, f"must be between 1 and {MAX_CHIPS}")
+        # The outermost level, or else the torus, limits the chips that the fabric joins.
         largest = self.fabric.levels[-1].size if self.fabric.levels else None
         if self.fabric.torus and not self.fabric.levels:
             largest = self.fabric.torus.max_chips
@@ -482,6 +485,7 @@ def _merge_dims(dims: list[Dim], n: int) -> tuple[Dim, ...]:
     for dim in dims:
         if dim.domain <= joined or joined >= n:
             continue
+        # Levels with links between peers stay apart: their rate depends on the members of a group.
         is_switch = dim.kind == "switch" and dim.peer_gb_s is None
         links = dim.kind, dim.scale, dim.gb_s
         if merged and is_switch and links == (merged[-1].kind, merged[-1].scale, merged[-1].gb_s):

@@ -476,7 +476,7 @@ class Profile:
             "made_by": self.made_by,
             "software_year": self.software_year,
             "residual_spread": self.residual_spread,
-            "beyond": self.unseen_widening,
+            "beyond": self.unseen_widening,  # the name in stored profiles, which cannot change
             "between_sources": self.between_sources,
             "memory_between_sources": self.memory_between_sources,
             "neighbourhoods": list(map(_without_between, self.neighbourhoods)),
