@@ -131,9 +131,10 @@ def _pooling_spread(
 
 
 def lies_outside_others(fit: Fit, labels: Array) -> Array:
-    """Return a mask of the targets that have some quantity (models.prediction.coverage) outside the
-    range of targets with other labels; shape (targets,). The range is over targets on the same
-    generation of chips, or over all where only this label has that generation."""
+    """Return a mask of the targets that have some quantity, such as tp or the number of chips,
+    outside the range of targets with other labels; shape (targets,). `labels` (targets,) name the
+    groups of like runs. The range is over targets on the same generation of chips, or over all
+    where only this label has that generation."""
     values = np.array(
         [list(quantities(target.problem, target.layout).values()) for target in fit.targets]
     )

@@ -97,6 +97,7 @@ def timeline(
     events.sort(key=lambda event: (event.stage, event.start_s, event.end_s))
     closed_form_s = None
     if shown == of_micro_batches:
+        # The prediction's terms without what follows the pipeline, once a step.
         in_pipeline = [seconds for name, seconds in time.items() if name not in _AFTER_PIPELINE]
         closed_form_s = sum(in_pipeline) - data_parallel_s
     return Timeline(
