@@ -242,8 +242,9 @@ def expose_layer(
 @inlined
 def waiting_for_hooks(part: Part, row: Row, host: Pair, passes: Pair, launches: float) -> Pair:
     """Return the seconds, in forward and backward, by which the host takes longer than `passes`
-    where ZeRO 3 gathers single matrices of experts. `host` is the time of its launches. The gathers
-    add `part.hooks` to that in forward, and `launches` times `part.hooks` in backward."""
+    where ZeRO 3 gathers single matrices of experts. `host` is the time of its launches, and
+    `launches` how many times as many backward has as forward. The gathers add `part.hooks` to that
+    time in forward, and `launches` times as much in backward."""
     if row.zero_stage != 3 or part.hooks == 0.0:
         return Pair(0.0, 0.0)
     return Pair(

@@ -110,7 +110,7 @@ def workspace_for(layers: Array, policies: Array) -> Workspace:
     """Return a workspace for layouts of a model whose kinds of layers have the records `layers`
     (kinds,), under recompute policies with the records `policies` (policies, kinds)."""
     kinds = len(layers)
-    parts = kinds + 2
+    parts = kinds + 2  # the embedding and the head follow the kinds
     counts = np.ones(parts)
     counts[:kinds] = layers["num_layers"]
     return Workspace(

@@ -60,7 +60,7 @@ def set_mesh(
         )
     set_traffic(question, row, shard, coefficients, links, workspace)
     workspace.mesh[0].undecided = row.placement < 0
-    buffers.row[0].policy = -1  # Nothing is exposed on this mesh yet.
+    buffers.row[0].policy = -1  # No policy: the exposed seconds are those of another mesh.
 
 
 class Costs(NamedTuple):

@@ -243,7 +243,7 @@ def _set_turning_stages(
     else:
         count = makespan.list_turning_stages(row.pp, micro_batches, stretch_ends, scratch.stage)
     for i in range(count):
-        kind = tables.kind[partition, scratch.stage[i]]
+        kind = tables.kind[partition, scratch.stage[i]]  # the distinct stage that it equals
         f = scratch.forward[i]
         b = scratch.backward[i]
         # ZB-H1 runs weight gradients apart; other schedules run them within backward.

@@ -100,6 +100,7 @@ def layers_of(problem: Problem) -> Layers:
     layer_costs, head = problem.forward_flops
     kind = np.repeat(*np.array(runs).T)  # runs are pairs of a kind and a number of layers
     encoder = problem.encoder_flops
+    # `head` has multi-token prediction in it, whose layers `costs` counts like others.
     costs = np.array([*layer_costs, encoder, head - mtp_layers * layer_costs[kind[-1]]])
     return Layers(
         kind=kind,
@@ -210,7 +211,7 @@ def _fill_from_last_chunk(
 ) -> float:
     """Fill chunks with up to `largest` FLOPs each, from the last chunk back, and write their first
     layers to `begin`. Each gets at least one layer. Of all splits within that size, this one gives
-    the fewest layers to early stages, which hold most micro-batches.
+    the fewest layers to early stages, which hold the activations of most micro-batches.
 
     Return the least size with which some chunk would take one layer more. If `largest` is too
     small, layers are left over and `begin[0]` stays above 0.
@@ -222,6 +223,7 @@ def _fill_from_last_chunk(
         first = end - 1
         if chunk == 0:
             up_to_end += layers.encoder
+        # Each earlier chunk is left a layer, so `first` is at least their number.
         while first > chunk and up_to_end - flops_before[first - 1] <= largest * (1 + _ROUNDING):
             first -= 1
         if first > chunk:
@@ -261,8 +263,8 @@ class _LastStage(NamedTuple):
 def _last_stage(num_layers: int, head: float, pp: int, rounds: int) -> _LastStage:
     """Return how many layers the last stage gets of an interleaved split, in all and beside the
     head, which costs as much as `head` layers. They minimise the largest stage, then the sum over
-    rounds of the largest chunk. Ties go to the larger number, since earlier stages hold more
-    micro-batches."""
+    rounds of the largest chunk. Ties go to the larger number, since earlier stages hold the
+    activations of more micro-batches."""
     bare_ends = _has_bare_ends(num_layers, pp, rounds)
     # At most one layer more than a mean stage, and as many as leave every other chunk a layer,
     # except the embedding's where ends are bare.

@@ -64,6 +64,7 @@ def set_paths(
             out, back = _amounts_at_step(held, pp, rounds, chunk, part)
             both += (out + 2 * back) * costs[part]
         scratch.cost[chunk] = both / 3
+    # A chunk of average size, once in every group of pp micro-batches.
     missed = (layers.flops_before[-1] + layers.head) / chunks / pp
     stays_alternating = _set_longest_path(
         pp=pp,
@@ -78,6 +79,7 @@ def set_paths(
         return
     tables.path_last[i] = ahead[-1]
     for round_ in range(rounds):
+        # Before the first round, the path was in the last round of the group before: index -1.
         tables.path_moves[i] += max(alternating[round_] - alternating[round_ - 1], 0)
         for part in range(len(costs)):
             out, back = _amounts_at_step(held, pp, rounds, round_ * pp + alternating[round_], part)
