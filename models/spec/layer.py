@@ -127,7 +127,8 @@ class Layer:
 
 def _newton_schulz_flops(matrices: list[tuple[int, int]]) -> float:
     """Return the FLOPs of five Newton-Schulz steps on matrices of these sizes, divided by the
-    number of their elements; 0 where there are none."""
+    number of their elements; 0 where there are none. A step on an m x n matrix, m <= n, takes
+    4 m² n + 2 m³."""
     flops = elements = 0
     for sides in matrices:
         m, n = min(sides), max(sides)

@@ -255,12 +255,14 @@ class Problem:
     @property
     def shard_copy_bytes(self) -> tuple[float, float]:
         """The bytes that copies beside the collectives of ZeRO 3 read and write for each sharded
-        element: when a parameter is gathered, and when its gradient is reduced."""
+        element: when a parameter is gathered, and when its gradient is reduced. Which copies there
+        are depends on Stack.shards."""
+        # A gradient is read, and written in the format in which it is sent.
         cast = self.parameter_bytes + self.reduce_bytes
         if self.stack.shards == "each":  # out of the gathered buffer: each copy reads and writes
             return 2 * self.gather_bytes, cast
         if self.stack.shards == "flat":
-            join = 2 * self.parameter_bytes
+            join = 2 * self.parameter_bytes  # gradients are read and written into one tensor
             return 0.0, join + (cast if self._sends_wider_gradients else 0.0)
         return 0.0, 0.0
 

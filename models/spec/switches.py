@@ -274,8 +274,9 @@ def _settings_of(problem: Problem, layout: Layout) -> Iterator[tuple[Switch, Set
 
 def as_launched(problem: Problem, layout: Layout, software_year: float) -> Stack:
     """Return the stack that results from launching a layout with its arguments. It starts from the
-    catalogue's stack, as of the problem's age before `software_year`. Switches that have an effect
-    under the layout are set as the problem has them, with all that their arguments imply."""
+    catalogue's stack, as recipes set it the problem's `age_years` before `software_year`. Switches
+    that have an effect under the layout are set as the problem has them, with all that their
+    arguments imply."""
     base = catalogue.stack(problem.stack.id)
     if problem.stack.age_years:
         base = as_of(base, software_year - problem.stack.age_years)
