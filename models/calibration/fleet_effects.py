@@ -48,6 +48,7 @@ def with_fleet_offsets(profile: Profile, problems: Iterable[Problem]) -> Profile
         for kind, scope in problem.fleet_scopes.items():
             scopes[kind].add(scope)
     added: dict[TermKey, Term] = {}
+    # The data list which coefficients may differ between fleets, and between which kinds of scopes.
     for coefficient, spreads in _data()["spreads"].items():
         for kind, spread in spreads.items():
             for scope in sorted(scopes[kind]):

@@ -70,7 +70,8 @@ def residual_spreads(
     widening: Array | float = 1.0,
     quantities: Collection[str] = ("step_time",),
 ) -> tuple[Neighbourhood, ...]:
-    """Return the spread of the residuals of each kind of run, around `held_out` log predictions.
+    """Return the spread of the residuals of each kind of run. `held_out` (targets,) are log
+    predictions by fits that did not see the run.
 
     `known` has spreads by scope that the profile holds already. With it, only the spreads of the
     fleet's own pairs of chip and stack are estimated, and the others are passed on. `widening` is
@@ -89,6 +90,7 @@ def residual_spreads(
     # "all/dense", "stack:...".
     for scope in sorted(members):
         rows = np.array(members[scope])
+        # The spread of the normal distribution with the same central 80%: outliers do not widen it.
         spread = _distance_of_80_percent(distance[rows], weight[rows]) / Z80
         if pooled_with := _pooling_spread(fit, rows[0], scope, spreads):
             group_count = len({groups[fit.targets[i].key] for i in rows})

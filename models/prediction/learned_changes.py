@@ -46,6 +46,7 @@ def learned_changes(problem: Problem, layout: Layout, profile: Profile) -> Learn
     rows = predictions_of(problem, profile, layout).rows
     coefficients = _coefficients(profile, influences, problem.scopes)
     step_time_s = step_costs_under_each(rows, coefficients).step_time_s
+    # The first step time is that of the profile as it is (_coefficients).
     whole, *by_group = (step_time_s[0] / step_time_s[1:] - 1).tolist()
     return LearnedChanges(
         against_version=influences.against_version,
