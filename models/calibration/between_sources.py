@@ -2,7 +2,8 @@
 
 An organisation's runs have machines, settings and ways of measuring in common, and so a part of
 their residuals. A user's cluster is such a source, so this part belongs into its intervals until
-its own runs tell it (models.spec.profile.Neighbourhood).
+its own runs tell it (models.spec.profile.Neighbourhood). A *residual* is the log of measured over
+predicted values.
 """
 
 from __future__ import annotations

@@ -1,5 +1,10 @@
 """Fit a profile to measured runs: a new profile, its joint posterior, what moved and how well it
-predicts runs that it did not see."""
+predicts runs that it did not see.
+
+A *term* is what a scope, such as one chip or stack, adds to a coefficient; in a scope other than
+"all" it is an *offset*. A term is *identified* where the runs made it clearly surer than its prior.
+A *fleet* is the machines of one deployment, as opposed to published runs.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +35,8 @@ from models.spec.profile import Profile, Term, TermKey, to_natural
 
 # A share of the prior's spread: a smaller shift moves no prediction by a tenth of a percent.
 _VISIBLE_SHIFT = 0.02
-# A share of an offset's spread: a smaller shift would move a twelfth of what nobody knows.
+# A share of an offset's prior spread. An offset that moved by less, and became no surer, is not
+# stored, since it is off by some twelve times as much anyway.
 _STORED_SHIFT = 0.08
 # A term is in the joint posterior where its posterior spread is below this share of its prior's.
 # Other terms are as independent as their priors.
@@ -123,6 +129,7 @@ def calibrate(
         made_by=made_by,
         influences=None if published else influences(time, time_estimate, observations, stored),
     )
+    # Cross-validation also estimates how far runs of each kind scatter, and sets it in `fitted`.
     groups = {o.key: o.group or o.key for o in observations}
     fitted, held_out = cross_validate(profile, fitted, time, time_estimate, groups, of_memory=False)
     fitted, held_out_memory = cross_validate(

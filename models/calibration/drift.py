@@ -2,7 +2,9 @@
 again on either side of each change that it finds (binary segmentation).
 
 Pettitt, A non-parametric approach to the change-point problem, Applied Statistics 28 (1979). The
-test looks at ranks only, so that an outlier is one run and no change.
+test looks at ranks only, so that an outlier is one run and no change. Residuals are a number for
+each run, such as log measured over predicted step time. A *split* is the index of the first run
+after a change.
 """
 
 from __future__ import annotations

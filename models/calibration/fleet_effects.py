@@ -1,5 +1,6 @@
 """Fleet effects are offsets that the machines of one deployment, a fleet, have on top of all
-others. They tell these machines from those that were published.
+others. They tell these machines from those that were published. An *offset* is what a scope, such
+as a chip, a stack or the pair of both, adds to a coefficient (models.spec.profile).
 
 A fleet's chips are bought, cooled and wired in a way of their own, and so are its stacks
 configured. Reports move the fleet's offsets first. Only what these offsets leave unexplained moves
@@ -47,6 +48,7 @@ def with_fleet_offsets(profile: Profile, problems: Iterable[Problem]) -> Profile
         for kind, scope in problem.fleet_scopes.items():
             scopes[kind].add(scope)
     added: dict[TermKey, Term] = {}
+    # The data list which coefficients may differ between fleets, and between which kinds of scopes.
     for coefficient, spreads in _data()["spreads"].items():
         for kind, spread in spreads.items():
             for scope in sorted(scopes[kind]):

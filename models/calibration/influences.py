@@ -1,6 +1,9 @@
 """The influence of measurements on a fit: the part of the way from prior to estimate that each
 group of them causes.
 
+A *shift* is how far a fit moves the terms of a profile, which are what scopes, such as one stack,
+add to a coefficient. A *group* is the measurements of one model on one chip and stack.
+
 With J the slopes of log predictions at the estimate θ̂, S the IRLS weights and P the precision of
 the prior N(μ, P⁻¹), the estimate solves (P + JᵀSJ) (θ̂ - μ) = JᵀS z. Here z = r(θ̂) + J (θ̂ - μ) are
 the residuals that the measurements have at the prior, to first order. The right side is a sum over

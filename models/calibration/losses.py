@@ -1,10 +1,11 @@
 """The losses of a fit, with the weights that minimise them by iteratively reweighted least squares
 (IRLS).
 
-A measured value has a Student-t loss, and a bound on a value a logistic one. Everything here is
-elementwise over the targets of a fit. Residuals and distances are those of log predictions.
-`weight` is the number of runs that a target counts for, and `noise` the standard deviation expected
-of it.
+A measured value has a Student-t loss, and a bound on a value a logistic one: a run that fitted into
+memory needed at most what the device has. Everything here is elementwise over the targets of a fit,
+the values and bounds that predictions are to meet. Residuals and distances are those of log
+predictions. `weight` is the number of runs that a target counts for, and `noise` the standard
+deviation expected of it.
 """
 
 from __future__ import annotations

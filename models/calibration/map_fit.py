@@ -1,9 +1,13 @@
 """Maximum a posteriori (MAP) estimates of a profile's terms from measurements of positive
 quantities.
 
-θ are the terms on their unbounded scale, with the prior N(μ, P⁻¹), and r_i(θ) = log target_i - log
-predicted_i(θ) are the residuals. The estimate minimises (θ-μ)ᵀP(θ-μ) + Σ w_i ρ(r_i / s_i), where ρ
-is the Student-t loss and s_i the noise of the target's source, which is estimated along the way.
+A *term* is what a scope, such as one chip or stack, adds to a coefficient. It lies on an unbounded
+scale: the log of a positive coefficient, or the log-odds of a fraction. A *new fleet* is the
+machines of one deployment, which the profile may not have seen.
+
+θ are the terms, with the prior N(μ, P⁻¹), and r_i(θ) = log target_i - log predicted_i(θ) are the
+residuals. The estimate minimises (θ-μ)ᵀP(θ-μ) + Σ w_i ρ(r_i / s_i), where ρ is the Student-t loss
+and s_i the noise of the target's source, which is estimated along the way.
 
 Two kinds of targets are treated otherwise. A bound (a run that ran out of memory needed at least
 what the device has) has no residual on its right side. Where the machines are new to the profile,

@@ -4,7 +4,8 @@ tell.
 A coefficient stands for what training achieves, which is less than a benchmark does. So a benchmark
 is compared with published results of the same benchmark, on which the priors rest. The distance of
 this machine from the published ones, on the coefficient's unbounded scale, is the offset that the
-fleet's own coefficient is expected to have.
+fleet's own coefficient is expected to have. The scale is the log of a time, or the log-odds of a
+rate that is a fraction of its peak. A *fleet* is the machines of one deployment.
 """
 
 from __future__ import annotations
@@ -217,6 +218,7 @@ def remaining_slowdown(
 ) -> float:
     """Return how many times as long as measured the model takes with these offsets: the median over
     large messages or products; 1 where there are none."""
+    # With the offsets, coefficients are those of this machine and not of published ones.
     coefficients = replace(published, **coefficients_with_offsets(published, offsets))
     if isinstance(timings, CollectiveTimings):
         is_large = timings.sizes >= LARGE_BYTES

@@ -1,4 +1,5 @@
-"""Measured runs, as calibrations read them."""
+"""Measured runs, as calibrations read them. A *source* is a tenant that reports runs, or a family
+of published ones."""
 
 from __future__ import annotations
 

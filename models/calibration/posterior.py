@@ -1,5 +1,8 @@
 """The joint posterior of a profile's terms, as a precision matrix.
 
+A *term* is what a scope, such as one stack, adds to a coefficient, and an *offset* is a term of a
+scope narrower than "all" (models.spec.profile).
+
 Marginal spreads alone forget that a sum is known better than its parts. A stack's runs fix the
 common term plus the stack's offset. With the precision kept, runs of another stack move the common
 term and this stack's offset against each other, and leave their sum where it was.

@@ -11,6 +11,9 @@ of these causes, whose probabilities follow from how well each explains it:
   each term. The factor by which it lengthens the term has a wide distribution.
 - Something happened that no term describes: the job was another, or the measurement has an error.
 
+Terms here are those of the breakdown, the parts of a step time such as compute or data-parallel
+traffic. A *draw* is one set of random coefficients.
+
 The spreads of coefficients say which term varies most from run to run. They say nothing of faults,
 so that a gap which they hardly explain is no evidence for the term that varies most.
 """
@@ -188,9 +191,9 @@ def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:
 
 @dataclass(frozen=True, slots=True)
 class _BySpread:
-    """The explanation of a time by the known spreads of the coefficients. `density` is that of the
-    logarithm of the time. By term, `differs_most` is the probability that it differs most, and
-    `excess_s` its mean excess in seconds."""
+    """The explanation of a time by the known spreads of the coefficients. `density` is the
+    probability density of the logarithm of the time. By term, `differs_most` is the probability
+    that it differs most, and `excess_s` its mean excess in seconds."""
 
     density: float
     differs_most: Mapping[str, float]

@@ -1,7 +1,8 @@
 """The scatter of runs around predictions: outliers, and the spread of residuals by kind of run.
 
 Kinds are nested, widest first (Problem.neighbourhood_scopes). Each kind's spread is pooled with
-that of the kind around it, so that a kind of few runs inherits what its relatives show.
+that of the kind around it, so that a kind of few runs inherits what its relatives show. A *scope*
+is the name of a kind, such as "all/sparse". A *fleet* is the machines of one deployment.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def residual_spreads(
     widening: Array | float = 1.0,
     quantities: Collection[str] = ("step_time",),
 ) -> tuple[Neighbourhood, ...]:
-    """Return the spread of the residuals of each kind of run, around `held_out` log predictions.
+    """Return the spread of the residuals of each kind of run. `held_out` (targets,) are log
+    predictions by fits that did not see the run.
 
     `known` has spreads by scope that the profile holds already. With it, only the spreads of the
     fleet's own pairs of chip and stack are estimated, and the others are passed on. `widening` is
@@ -88,6 +90,7 @@ def residual_spreads(
     # "all/dense", "stack:...".
     for scope in sorted(members):
         rows = np.array(members[scope])
+        # The spread of the normal distribution with the same central 80%: outliers do not widen it.
         spread = _distance_of_80_percent(distance[rows], weight[rows]) / Z80
         if pooled_with := _pooling_spread(fit, rows[0], scope, spreads):
             group_count = len({groups[fit.targets[i].key] for i in rows})
@@ -130,9 +133,10 @@ def _pooling_spread(
 
 
 def lies_outside_others(fit: Fit, labels: Array) -> Array:
-    """Return a mask of the targets that have some quantity (models.prediction.coverage) outside the
-    range of targets with other labels; shape (targets,). The range is over targets on the same
-    generation of chips, or over all where only this label has that generation."""
+    """Return a mask of the targets that have some quantity, such as tp or the number of chips,
+    outside the range of targets with other labels; shape (targets,). `labels` (targets,) name the
+    groups of like runs. The range is over targets on the same generation of chips, or over all
+    where only this label has that generation."""
     values = np.array(
         [list(quantities(target.problem, target.layout).values()) for target in fit.targets]
     )

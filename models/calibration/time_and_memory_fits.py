@@ -1,5 +1,10 @@
 """The two fits of a calibration: step times and memory, each to the coefficients that it depends on
-(models.calibration.map_fit)."""
+(models.calibration.map_fit).
+
+A *target* is a value that a prediction should equal, or a *bound* that it should keep. A *new
+fleet* is the machines of one deployment; otherwise runs are published ones. An *offset* is what one
+scope, such as a fleet's chip, adds to a coefficient.
+"""
 
 from __future__ import annotations
 
@@ -99,9 +104,10 @@ def memory_fit(
     targets = [target for o in _by_key(observations) for target in _memory_targets(o, new_fleet)]
     noise, inflation = None, 1.0
     if new_fleet:
-        # Scopes go from the widest on. The first two are all published runs and the equally sparse
-        # or dense ones; narrower ones say less of machines that nobody has seen. Noise begins at
-        # their spread, because a new fleet's residuals may all lie on one side, which is an offset.
+        # Scopes go from the widest on. The first two are all published runs, and those that are
+        # sparse or dense like this one; narrower scopes say less of machines that nobody has seen.
+        # Noise begins at the spread of these runs and not of the fleet's residuals, which may all
+        # lie on one side: that is an offset and no noise.
         kinds = [target.problem.neighbourhood_scopes[:2] for target in targets]
         noise = np.array([profile.memory_neighbourhood(scopes).spread for scopes in kinds])
         # A few runs tell little of how far a fleet scatters, so they move the terms less.

@@ -3,6 +3,11 @@
 The cost of a collective is some seconds for each byte (β) and a latency (α). Bytes are those of the
 whole tensor that a device ends up with (gather) or starts from (scatter, reduce).
 
+`dims` are the links of a cluster, from the inside out: switched levels, and *rings*, which are the
+dims of a torus. `g` has the devices of each group, such as TP, along every dim
+(models.layouts.groups). `f` are the facts of the problem and `c` the coefficients of its profile
+(models.cost.facts).
+
 Sources: bandwidth terms as in Thakur et al. 2005 (doi:10.1177/1094342005051521) per level; torus
 terms from the public scaling book (jax-ml/scaling-book, sharding.md), where an axis gathers at the
 sum of its link directions and an all-to-all takes a quarter of a gather on a closed ring.
@@ -130,7 +135,7 @@ def dispatch_cost(
     f: Facts, layer: LayerFacts, dims: Array, c: CoefficientRecord, g: Groups
 ) -> Cost:
     """Return the cost of sending tokens to experts over expert parallelism, in one direction. It is
-    0 for a dense layer. Bytes are those of a device's tokens, each as often as it has experts."""
+    0 for a dense layer. Bytes are those of a device's tokens, once for each expert of a token."""
     if not layer.sparse or g.degree[EP] == 1:
         return Cost(0.0, 0.0)
     if f.dispatcher == ALLGATHER:
@@ -221,7 +226,8 @@ def context_exchange(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, gro
 
 @compiled
 def transfer(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
-    """Return the seconds for each byte of a gather. Switched levels carry rings.
+    """Return the seconds for each byte of a gather. Over switched levels, devices pass data on in
+    rings.
 
     A ring passes on all but a member's own part over every link, and a domain has as many rings as
     members to leave it by, so the bus bandwidth of large messages does not depend on the number of
@@ -245,8 +251,8 @@ def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
 
     The group gathers level by level: each member receives all that its own domain of the level
     below does not have yet. All dims of the torus are one level, at the sum of their links' rates.
-    Traffic between slices is a collective of its own, before or after the one within them, so its
-    time is added.
+    Traffic between slices, each a torus, is a collective of its own, before or after the one within
+    them, so its time is added.
     """
     slowest = 0.0
     between = 0.0

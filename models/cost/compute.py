@@ -1,4 +1,9 @@
-"""Compute time of a layer and of the ends of a model on one device, for one micro-batch."""
+"""Compute time of a layer and of the ends of a model on one device, for one micro-batch.
+
+`f` are the facts of the problem and `c` the coefficients of its profile (models.cost.facts). The
+*ends* of a model are its embedding and its head. A *piece* is a share of a layer's forward that
+recompute may repeat by itself, such as its norms (models.spec.recompute.PIECES).
+"""
 
 from __future__ import annotations
 
@@ -75,8 +80,9 @@ RECURRENCE_LAUNCHES = 8
 """Kernels of a linear mixer's forward: its convolution, the steps over chunks (four to six in
 flash-linear-attention and mamba_ssm), its norm and its gate."""
 SENDING = 0.5
-"""The share of a sparse layer's routing launches that send tokens to experts and back. A partial
-capture leaves these out (Megatron-Core captures moe_router and moe_preprocess)."""
+"""The share of a sparse layer's routing launches that send tokens to experts and back. Where CUDA
+graphs replay all of a step but its experts, these launches are not among those that are replayed
+(Megatron-Core captures moe_router and moe_preprocess)."""
 VOCABULARY_MULTIPLE = 128
 """The columns of a rank are rounded up to a multiple of this where the vocabulary is padded
 (Megatron-LM --make-vocab-size-divisible-by)."""
@@ -141,14 +147,14 @@ def layer_time(
     """Return the time of one layer for a micro-batch.
 
     Write into `pieces` the forward seconds of each piece that a recompute policy may repeat. UP,
-    ENDS, OUT_PROJECTION and DENSE_HALF need products of their own: they are written only where
+    KEYS, OUT_PROJECTION and DENSE_HALF need products of their own: they are written only where
     their bit in `piece_bits` is set.
     """
     pieces[:] = 0.0
     products = add(
         projections(f, layer, shard, c), dense_products(f, layer, shard, c, piece_bits, pieces)
     )
-    core = Passes(0.0, 0.0, 0.0)
+    core = Passes(0.0, 0.0, 0.0)  # attention itself, without its projections
     if layer.attends:
         core = attention(f, layer, c, shard.tokens, layer.num_attention_heads / shard.tp)
         pieces[ATTENTION] = core.forward
@@ -398,8 +404,8 @@ def expert_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRec
 
 @compiled
 def routing(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """Return the time of the product that scores experts for each token, in 16 bits. It is 0, which
-    bounds it from below, while ep and etp are not decided (`num_experts` is 0)."""
+    """Return the time of the product that scores experts for each token, in 16 bits. It is 0 while
+    the search has not decided ep and etp (`num_experts` is 0) and needs a lower bound."""
     if layer.num_experts == 0:
         return Passes(0.0, 0.0, 0.0)
     return linear_16(f, c, shard.local_tokens, f.hidden_size, layer.num_experts)
@@ -500,6 +506,7 @@ def expert_traffic(
     and sorting tokens by expert and back. Write them into the pieces EXPERT_ACT, EXPERTS and
     GROUPED."""
     routed, width = routed_tokens(layer, shard), layer.expert_width / shard.etp
+    # The activation function reads what all matrices but the last put out, and writes its result.
     act = routed * width * layer.expert_matrices * f.activation_bytes
     act += routed * width * f.cast_bytes
     act += routed * layer.expert_adapter_elements / shard.etp * f.activation_bytes
@@ -531,7 +538,7 @@ def converted_bytes(f: Facts, layer: LayerFacts, shard: Shard) -> float:
     if f.base_bytes >= f.parameter_bytes:
         return 0.0
     weights = layer.dense_parameters / shard.tp
-    # A bound counts no experts before it is decided how they are divided over devices.
+    # While the search has not decided ep and etp, num_experts is 0 and a lower bound is returned.
     if layer.num_experts > 0:
         weights += layer.expert_parameters / (shard.ep * shard.etp)
     return weights * (f.base_bytes + 2 * f.activation_bytes)
@@ -564,8 +571,8 @@ def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
 
     It launches projections, attention and element-wise kernels, and routing and dispatch where the
     layer is sparse. Experts add a few launches for all at once, a few for every local expert from a
-    loop in C++, or every operation of every local expert from a loop in Python. Where a step is
-    captured as a graph but for the experts, only these and their dispatch are launched.
+    loop in C++, or every operation of every local expert from a loop in Python. Where CUDA graphs
+    replay all of a step but its experts, only these and their dispatch are launched.
     """
     # A product in a low format has a conversion of each operand before it.
     per_product = 3.0 if f.gemm_bytes < 2 else 1.0

@@ -4,7 +4,7 @@ The encoder has the tensor parallelism of the language model where that divides 
 every tensor-parallel rank has all of it. Every context-parallel rank encodes all images of its
 micro-batch (Megatron-LM megatron/core/models/multimodal/llava_model.py, where context parallelism
 divides what the language model reads). The encoder has no sequence parallelism, since the patches
-of images need not divide.
+of images need not divide. *Tower* stands for the encoder without its projector.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from models.cost.rows import Row
 from models.cost.shard import Shard
 
 EVERY_PIECE = (1 << len(ALL_PIECES)) - 1
-"""A bit for every piece of a layer: the pieces of the encoder are all priced."""
+"""A bit for every piece of a layer, a share of it that recompute may repeat by itself. The times of
+the encoder's pieces are all worked out."""
 
 
 @compiled
@@ -49,7 +50,7 @@ def encoder_time(
     `pieces` is scratch for the forward seconds of a layer's pieces."""
     facts = images.facts[0]
     encoder = images.encoder[0]
-    ends = end_products(images, shard, coefficients)
+    ends = end_products(images, shard, coefficients)  # patch embedding and projector
     factor = overhead(facts, coefficients)
     forward = ends.forward * factor
     backward = (ends.input + ends.weight) * factor
@@ -112,7 +113,7 @@ def add_encoder_kept(images: Images, shard: Shard, kept: Array, pieces: Array) -
     for the bytes of a layer's pieces."""
     facts = images.facts[0]
     encoder = images.encoder[0]
-    inputs = 0.0
+    inputs = 0.0  # of products with trained matrices, whose gradients need them
     if encoder.trained:
         inputs += shard.tokens * encoder.patch_elements
     if encoder.projector_trained:

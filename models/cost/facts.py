@@ -1,5 +1,9 @@
 """Records of numbers, in which compiled functions read a question.
 
+A *question* is a problem (model, workload, cluster and software) with the recompute policies that
+are asked about. A *kind* of layer stands for all layers of the model that are equal. The *parts* of
+a model are its kinds of layers, the embedding and the head.
+
 Each class here names the fields of one kind of record. Its annotations are the types that compiled
 functions see. At run time they are given rows of arrays of :func:`record_type`, which numba reads
 like objects with these fields.
@@ -50,7 +54,8 @@ dropped and worked out again when it is asked for."""
 
 class Facts(NamedTuple):
     """Holds what a problem says about all layers, its chip and its stack. Formulas name it `f`. A
-    field named `_bytes` is the size of one element unless its docstring says otherwise."""
+    field named `_bytes` is the size of one element unless its docstring says otherwise. Fields that
+    models.spec has under the same name (Problem, Stack, Workload) are explained there."""
 
     # the workload
     seq_len: float
@@ -185,8 +190,8 @@ class Facts(NamedTuple):
     overlap_pipeline: bool
     age_years: float
     splits_by_threshold: bool
-    """True where layers are split by a threshold of cost, so that a stage of a pipeline may have no
-    layer."""
+    """True where a stage takes layers until their cost passes its share (Stack.partition), so that
+    a stage may have no layer."""
     # the cluster
     is_torus: bool
     node: float
@@ -207,7 +212,8 @@ Products = Any
 
 
 class LayerFacts(NamedTuple):
-    """Holds what a problem says about one kind of layer."""
+    """Holds what a problem says about one kind of layer. Fields that models.spec has under the same
+    name (Layer, Attention, Moe) are explained there."""
 
     num_layers: float
     """The number of layers of this kind in the model, layers of multi-token prediction included."""

@@ -1,5 +1,5 @@
 """The test of layouts against memory. This one test serves predictions and the search, which runs
-it for every layout that it opens.
+it for every layout whose memory it works out.
 
 Where layouts must fit with a probability, the predicted memory times a safety factor has to fit
 (models.cost.memory_uncertainty). Where the prediction itself has to fit, that factor is 1.

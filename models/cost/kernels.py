@@ -1,7 +1,8 @@
 """Kernel time on one device: matrix products, attention and memory-bound work.
 
 Shapes are those of one device. Times are in seconds, for forward, input gradient and weight
-gradient.
+gradient. `f` are the facts of the problem and `c` the coefficients of its profile, most of which
+are shares of a peak rate (models.cost.facts, models.spec.profile).
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The facts of a layer, from its specification."""
+"""The facts of a layer, from its specification.
+
+Facts are the numbers of a layer that the cost model's compiled functions read
+(models.cost.facts.LayerFacts). A *product* is a matrix product of the layer, which may be several
+projections at once.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ from models.spec.recurrence import Recurrence
 
 
 class _Product(NamedTuple):
-    """Holds the columns of a product (models.cost.facts)."""
+    """Holds the columns of a product, which models.cost.facts explains at ROWS_LOCAL."""
 
     rows_local: bool = False
     inputs: int = 0

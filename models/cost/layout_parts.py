@@ -1,4 +1,7 @@
-"""The cost of each part of one layout: a layer of each kind, the embedding and the head."""
+"""The cost of each part of one layout: a layer of each kind, the embedding and the head.
+
+Communication is *exposed* where no compute hides it. The *ends* are the embedding and the head.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,10 @@
 The closest devices are not always the fastest (the rings of a torus, links between peers, a tree
 over many domains). So every distance between neighbours is tried once, in every filling of a torus
 and for every degree that there is.
+
+The search uses these costs as lower bounds before it decides a *placement*, which is the order of
+the axes over the devices. A *filling* is an order in which the devices of a torus are numbered
+(models.spec.device_order).
 """
 
 from __future__ import annotations
@@ -85,6 +89,7 @@ def fill_least(
             if stride > 1 and (stride * degree > devices or devices % (stride * degree) != 0):
                 continue
             for filling in fillings:
+                # The rows TP and EP of `groups` stand for an axis of any name here.
                 set_group(order, filling, stride, degree, groups, TP)
                 lower(least, filling, GATHER, i, j, gather(facts, dims, coefficients, groups, TP))
                 lower(least, filling, REDUCE, i, j, reduce(facts, dims, coefficients, groups, TP))

@@ -3,6 +3,10 @@
 Activation counts are the bytes that backward needs of each operation, for every token. They follow
 Korthikanti et al. (arXiv 2205.05198) table 2, without dropout masks and extended to grouped
 queries, MLA, gated MLPs and experts.
+
+A *piece* is a share of a layer's forward that recompute may repeat by itself, and whose activations
+it then drops (models.spec.recompute.PIECES). `f` are the facts of the problem (models.cost.facts),
+and `stream` counts elements of the residual stream.
 """
 
 from __future__ import annotations
@@ -51,8 +55,8 @@ class PartSize(NamedTuple):
 
 
 class Activations(NamedTuple):
-    """Bytes that a layer keeps. `input` is its input. `others` is all else that belongs to no
-    piece, since it cannot be computed again by itself."""
+    """Bytes that a layer keeps whatever is recomputed by pieces. `input` is its input. `others` is
+    all else that belongs to no piece, since it cannot be computed again by itself."""
 
     input: float
     others: float

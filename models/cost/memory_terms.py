@@ -1,4 +1,9 @@
-"""The memory of a step by term: that of the fullest stage."""
+"""The memory of a step by term: that of the fullest stage.
+
+`f` are the facts of the problem and `c` the coefficients of its profile (models.cost.facts). The
+*ends* of a model are its embedding and its head. Stages with equal parts are worked out once, as
+one *distinct* stage.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +69,8 @@ def write_memory_terms(
             memory[STATES] = held.states
             memory[ACTIVATIONS] = held.activations
             memory[LOGITS] = held.logits
+    # The runtime takes as much on every stage, and fragmentation is in proportion to what is
+    # allocated, so the stage that allocates most needs most.
     memory[RUNTIME] = coefficients.context_gib * GIB
     memory[FRAGMENTATION] = most * coefficients.fragmentation
     return tables.first_alike[row.partition, fullest], on_host

@@ -1,8 +1,9 @@
 """The uncertainty of predictions of memory, and the probability that a layout fits.
 
 Reserved memory is taken to be log-normal around its prediction. Its spread is that of its
-neighbourhood, and a contribution of each term that no run informs, in proportion to the part of the
-memory that the term scales.
+neighbourhood (measured runs of the same kind), and a contribution of each term that no run informs,
+in proportion to the part of the memory that the term scales. A *term* here is what a scope, such as
+one stack, adds to a coefficient of the profile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Records of the costs that depend on the mesh, its placement and the micro-batch only."""
+"""Records of the costs that depend on the mesh, its placement and the micro-batch only.
+
+A *mesh* is the parallel degrees of a layout, and its placement the order of their axes over the
+devices. A *part* of the model is a layer of one kind, the embedding or the head.
+"""
 
 from __future__ import annotations
 

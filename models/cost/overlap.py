@@ -1,7 +1,9 @@
 """The exposed seconds of each part of a model under a policy: compute, and communication that no
 compute hides.
 
-Times are those of one micro-batch, for one layer of a kind, the embedding or the head.
+A *part* is a layer of one kind, the embedding or the head, and its times are those of one
+micro-batch. Traffic *hides* while compute runs beside it. `f` are the facts of the problem and `c`
+the coefficients of its profile (models.cost.facts).
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class Exposed(NamedTuple):
 
 
 class Regime:
-    """Holds what decides how the parts of a layout run, beside its mesh."""
+    """Holds what ZeRO, recompute, offload and the schedule decide about how parts run."""
 
     share: float
     """The share of a stage's layers to which the recompute policy applies."""
@@ -159,13 +161,14 @@ def expose_layer(
             min(idle.backward, beside.backward - hidden.backward),
         )
     ahead, back = ahead + tensor.forward, back + tensor.backward
-    # A pass takes no less than its host, which serves the tensor-parallel collectives too.
+    # A pass takes no less than the host needs to launch it. The host serves the tensor-parallel
+    # collectives too (`stall`).
     launches = returns * (2 + whole)
     host = Pair(part.host + part.stall, part.host * launches + part.stall * repeated_tensor)
     held = Pair(max(host.forward - ahead, 0.0), max(host.backward - back, 0.0))
     ahead, back = ahead + held.forward, back + held.backward
-    # Slower traffic of other axes, or to the host, may leave gaps as long as these. A lower bound
-    # has to grant them to context parallelism.
+    # Before the search decides the placement, these seconds are a lower bound. Slower traffic of
+    # the final placement may leave gaps as long as these, in which a ring's traffic may hide.
     if mesh.undecided:
         idle = Pair(gaps.forward + held.forward, gaps.backward + held.backward)
     hooked = waiting_for_hooks(part, row, host, Pair(ahead, back), launches)
@@ -239,8 +242,9 @@ def expose_layer(
 @inlined
 def waiting_for_hooks(part: Part, row: Row, host: Pair, passes: Pair, launches: float) -> Pair:
     """Return the seconds, in forward and backward, by which the host takes longer than `passes`
-    where ZeRO 3 gathers single matrices of experts. `host` is the time of its launches. The gathers
-    add `part.hooks` to that in forward, and `launches` times `part.hooks` in backward."""
+    where ZeRO 3 gathers single matrices of experts. `host` is the time of its launches, and
+    `launches` how many times as many backward has as forward. The gathers add `part.hooks` to that
+    time in forward, and `launches` times as much in backward."""
     if row.zero_stage != 3 or part.hooks == 0.0:
         return Pair(0.0, 0.0)
     return Pair(
@@ -269,6 +273,7 @@ def expose_end(
     data = expose_data(f, part, regime, c, ahead, back)
     compute, tensor_all = part.forward + backward, tensor.forward + tensor.backward
     forward, data_all = ahead + data.forward, data.both
+    # A reference model (as of preference training) runs forwards alone, with the same traffic.
     if f.reference_forwards > 0:
         times = f.reference_forwards
         compute += times * part.forward
@@ -341,9 +346,9 @@ def expose_data(
     once a step (`exposed_once`)."""
     if regime.once:
         return DataExposed(0.0, 0.0, forward + backward, forward)
-    # Copies run on the device and hide behind nothing; traffic hides behind them too. Early traffic
-    # hides beside forward and late traffic beside backward; stuck traffic, which kernels of all
-    # experts wait for, hides beside neither.
+    # Copies run on the device and hide behind nothing; traffic may hide beside copies. Early
+    # traffic hides beside forward and late traffic beside backward; stuck traffic, which kernels of
+    # all experts wait for, hides beside neither.
     before = stuck = early = 0.0
     after, late = part.reduce_copy, part.scatter
     movable = part.gather - part.stuck

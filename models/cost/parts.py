@@ -1,4 +1,9 @@
-"""Kernel times, sizes and kept activations of every part of a model on one device."""
+"""Kernel times, sizes and kept activations of every part of a model on one device.
+
+A *part* is a layer of one kind, or an *end* of the model: its embedding or its head. A *piece* is a
+share of a layer's forward that recompute may repeat by itself. A *shard* is what one device has of
+a micro-batch and of a layer.
+"""
 
 from __future__ import annotations
 
@@ -108,6 +113,7 @@ def add_encoder(
 
 @compiled
 def set_time(part: Part, seconds: LayerTime) -> None:
+    """Copy the seconds of a part into its record."""
     part.forward = seconds.forward
     part.backward = seconds.backward
     part.weight = seconds.weight
@@ -120,6 +126,7 @@ def set_time(part: Part, seconds: LayerTime) -> None:
 
 @compiled
 def set_size(part: Part, size: PartSize) -> None:
+    """Copy the numbers of parameters of a part into its record."""
     part.dense = size.dense
     part.expert = size.expert
     part.unit = size.unit

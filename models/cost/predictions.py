@@ -1,4 +1,8 @@
-"""Time and memory of many layouts of one problem."""
+"""Time and memory of many layouts of one problem.
+
+Compiled functions read layouts as *rows* of numbers, and a problem as a *question*
+(models.cost.facts). A *partition* is a split of the model's layers over pipeline stages.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +145,7 @@ class Predictions(StepCosts):
 
     def take(self, rows: Array) -> Predictions:
         """Return the predictions at these positions, or where a mask is true. All predictions must
-        share one record of coefficients, since those of single predictions are not taken."""
+        share one record of coefficients, since `coefficients` is kept as it is."""
         return replace(
             self,
             time_terms=self.time_terms[rows],

@@ -1,4 +1,9 @@
-"""The records of a problem, from its specification."""
+"""The records of a problem, from its specification.
+
+Compiled functions read a problem as records of numbers, whose fields are in models.cost.facts. A
+*kind* of layer stands for all layers that are equal. A *question* is a problem with the recompute
+policies that are asked about.
+"""
 
 from __future__ import annotations
 
@@ -201,9 +206,10 @@ def _facts(problem: Problem) -> Facts:
     chip = cluster.chip
     number_format, count = workload.number_format, architecture.parameters
     layer = architecture.layers[-1].parameters(architecture.hidden_size)
+    # Multi-token prediction beyond its layers, which count with the model's layers.
     mtp_extra = architecture.mtp_layers * (architecture.mtp_parameters - layer)
     gemm_flops = cluster.peak_flops(number_format.gemm)
-    heads = 1 + architecture.mtp_layers
+    heads = 1 + architecture.mtp_layers  # multi-token prediction runs the head once more each
     logit_bytes = LOSS_MEMORY[stack.loss]
     sharded_loss = stack.loss == "pytorch" and stack.parallel_loss
     gather_copy, reduce_copy = problem.shard_copy_bytes

@@ -1,5 +1,9 @@
 """The effect of a recompute policy on the pieces of a layer: seconds of work repeated, bytes
-kept."""
+kept.
+
+A *piece* is a share of a layer's forward that recompute may repeat by itself, such as its norms
+(models.spec.recompute.PIECES). A policy has a bit for each piece that it repeats.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ def recompute_seconds(policy: PolicyFacts, forward: float, pieces: Array) -> flo
     """Return the seconds that a recompute policy adds to a layer's backward. `forward` is the
     layer's forward, and `pieces` the part of it that each piece takes, in seconds."""
     if policy.whole:
+        # Backward does not need the result of the last product, and some stacks leave it out.
         return forward - pieces[LAST_PRODUCT] if policy.skips_last else forward
     # Every piece before LAST_PRODUCT, which no policy repeats by itself.
     seconds = 0.0

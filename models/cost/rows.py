@@ -1,4 +1,9 @@
-"""Layouts, and the split of their layers over stages, as compiled functions read them."""
+"""Layouts, and the split of their layers over stages, as compiled functions read them.
+
+A *row* is one layout in numbers. Its *shard* is what micro-batch, cp, tp, ep and etp leave to one
+device of a layer; its *mesh* has the other degrees and the placement too. Stages of a partition
+that have equal layers are stored once, as one *distinct* stage.
+"""
 
 from __future__ import annotations
 
@@ -125,18 +130,19 @@ def high_bits(mixed: int) -> int:
 
 
 class StageTables(NamedTuple):
-    """Holds the different stages of u partitions, at most s each
+    """Holds the distinct stages of u partitions, at most s each
     (models.cost.pipeline.stage_partition). Values beyond the number of stages, or of stretch ends,
     that a partition has mean nothing."""
 
     different: Array
-    """The number of stages of a partition that differ, (u,)."""
+    """The number of distinct stages of a partition, (u,)."""
     amounts: Array
-    """Layers of each kind that a stage has, and how much of each end, (u, s, parts)."""
+    """Layers of each kind that a stage has, and how much of each end (embedding, head), (u, s,
+    parts)."""
     first_alike: Array
-    """The first stage of the pipeline that a different stage stands for, (u, s)."""
+    """The first stage of the pipeline that a distinct stage stands for, (u, s)."""
     kind: Array
-    """The number of the different stage that stands for each stage, (u, stages)."""
+    """The number of the distinct stage that stands for each stage, (u, stages)."""
     stretch_ends: Array
     """The stages where a stretch of equal ones begins or ends, ascending, (u, stretch ends)."""
     stretch_end_count: Array

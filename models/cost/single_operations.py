@@ -1,4 +1,8 @@
-"""Single kernels and collectives of a problem, as micro-benchmarks measure them."""
+"""Single kernels and collectives of a problem, as micro-benchmarks measure them.
+
+A *question* is the problem as records of numbers (models.cost.facts). Its only recompute policy is
+NONE, which recomputes nothing, since recompute changes no single kernel.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +48,7 @@ def _collective(
     """Return the cost of a collective over one group of all devices. `operation` is its position in
     COLLECTIVES. `groups` is overwritten with that group, which stands in the row TP."""
     facts = question.facts[0]
+    # Devices follow each other (distance 1) in the default numbering of a torus (filling 0).
     set_group(question.order, 0, 1, devices, groups, TP)
     if operation == 0:
         return reduce(facts, question.dims, coefficients, groups, TP)

@@ -1,4 +1,8 @@
-"""The parts of a layout, and the stages of its pipeline as sums over their parts."""
+"""The parts of a layout, and the stages of its pipeline as sums over their parts.
+
+A *part* is a layer of one kind, the embedding or the head. Communication is *exposed* where no
+compute hides it. Stages that have equal parts are worked out once, as one *distinct* stage.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ PART, MESH, EXPOSED, REGIME = (record_type(cls) for cls in (Part, Mesh, Exposed,
 
 
 class Stages(NamedTuple):
-    """Holds the different stages of a pipeline, in arrays of shape (stages,). Seconds are those of
+    """Holds the distinct stages of a pipeline, in arrays of shape (stages,). Seconds are those of
     one micro-batch."""
 
     forward: Array
@@ -65,7 +69,7 @@ class Stages(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """Holds what is worked out of one layout on the way to its step time."""
+    """Holds intermediate results of one layout on the way to its step time."""
 
     parts: Array
     """Records of Part, (parts,)."""
@@ -106,7 +110,7 @@ def workspace_for(layers: Array, policies: Array) -> Workspace:
     """Return a workspace for layouts of a model whose kinds of layers have the records `layers`
     (kinds,), under recompute policies with the records `policies` (policies, kinds)."""
     kinds = len(layers)
-    parts = kinds + 2
+    parts = kinds + 2  # the embedding and the head follow the kinds
     counts = np.ones(parts)
     counts[:kinds] = layers["num_layers"]
     return Workspace(
@@ -245,6 +249,7 @@ def set_kept(facts: Facts, policies: Array, row: Row, workspace: Workspace) -> N
     )
     largest = working = 0.0
     for part in range(facts.kinds + 2):
+        # Policy 0 recomputes nothing, so a part keeps all of its activations under it.
         whole, kept = workspace.kept[0, part], workspace.kept[row.policy, part]
         workspace.mean_kept[part] = regime.share * kept + (1 - regime.share) * whole
         if part < facts.kinds:

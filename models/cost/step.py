@@ -1,4 +1,9 @@
-"""A training step: time and memory of a layout, put together."""
+"""A training step: time and memory of a layout, put together.
+
+Three results are reused while the next layout has the same input: those of the *shard* (micro-batch
+and the degrees that cut a layer), of the *mesh* (all degrees and their placement), and of the
+*regime* (recompute, offload and ZeRO).
+"""
 
 from __future__ import annotations
 
@@ -55,7 +60,7 @@ def set_mesh(
         )
     set_traffic(question, row, shard, coefficients, links, workspace)
     workspace.mesh[0].undecided = row.placement < 0
-    buffers.row[0].policy = -1  # Nothing is exposed on this mesh yet.
+    buffers.row[0].policy = -1  # No policy: the exposed seconds are those of another mesh.
 
 
 class Costs(NamedTuple):

@@ -1,7 +1,9 @@
 """The time of a step by term.
 
 It is that of the stage that is last to finish its own passes, waiting, gradient reduction and
-update.
+update. Stages that have equal layers are worked out once, as one *distinct* stage. Communication is
+*exposed* where no compute hides it. `m` is the number of micro-batches, `f` are the facts of the
+problem and `c` the coefficients of its profile (models.cost.facts).
 """
 
 from __future__ import annotations
@@ -105,6 +107,7 @@ def write_time_terms(
     time[BUBBLE] = max(stages.idle[stage], 0.0) + 2 * (row.pp - 1) * mesh.send
     time[OPTIMIZER] = ending.optimizer
     time[FIXED] = c.step_fixed_s
+    # Jitter is waits for slow nodes and long documents, and a share of the step for stragglers.
     seconds = waits = waiting_for_slow_node(f, c, row, m) + m * mesh.uneven
     for term in range(JITTER):
         seconds += time[term]
@@ -241,10 +244,11 @@ def fetched_seconds(
 def update_seconds(f: Facts, c: CoefficientRecord, row: Row, owned: float) -> float:
     """Return the seconds of clipping (read gradients) and update (read and write states) of `owned`
     parameters, in device or host memory."""
-    states = 2 * (f.master_bytes + f.moment_bytes)
+    states = 2 * (f.master_bytes + f.moment_bytes)  # read and written
     moved = f.gradient_bytes + f.parameter_bytes
     # Gradients and parameters also travel between device and host. A device's share of host memory
     # is about as fast as its link to the host.
     if row.offload_optimizer:
         return owned * (states + 2 * moved) / (c.host_gb_s * 1e9)
+    # Gradients are read twice, for clipping and for the update.
     return owned * (states + f.gradient_bytes + moved) / (f.memory_bytes_s * c.memory)

@@ -1,5 +1,9 @@
 """The communication of every part of a model on a mesh, before any overlap, and what else its links
-decide."""
+decide.
+
+A *part* is a layer of one kind, the embedding or the head. A *mesh* is a layout's parallel degrees
+with their placement on the fabric. `links` are the costs of its collectives over that placement.
+"""
 
 from __future__ import annotations
 
@@ -109,6 +113,7 @@ def uneven_attention(facts: Facts, layers: Array, row: Row, parts: Array) -> flo
     documents = max(facts.global_batch * facts.seq_len / (ranks * facts.document_length), 1.0)
     variance = ((1 + facts.document_spread * facts.document_spread) ** 4 - 1) / documents
     longer = math.sqrt(variance) * largest_of(float(ranks))
+    # A mean stage has 1 / pp of the attention.
     return attention / row.pp * min(longer, facts.seq_len / facts.attended_length - 1)
 
 
@@ -135,6 +140,7 @@ def tensor_traffic(facts: Facts, layer: LayerFacts, row: Row, shard: Shard, link
     seconds = 0.0
     if row.tp > 1:
         latency = links.tp_reduce.latency_s
+        # An all-reduce moves as many bytes as a scatter and a gather.
         element_bytes = 2 * facts.activation_bytes
         if row.sequence_parallel:
             latency = 2 * links.tp.latency_s
@@ -186,8 +192,8 @@ def hook_seconds(
     facts: Facts, layer: LayerFacts, shard: Shard, coefficients: CoefficientRecord, links: Links
 ) -> float:
     """Return the host seconds in forward of gathering every matrix of every local expert by itself,
-    as ZeRO 3 of some stacks does. Each takes the host's own work (`hook_s`) and the gather's
-    latency, for which the host waits: it lets no more than two be under way (DeepSpeed
+    as ZeRO 3 of some stacks does in hooks of modules. Each takes the host's own work (`hook_s`) and
+    the gather's latency, for which the host waits: it lets no more than two be under way (DeepSpeed
     runtime/zero/partitioned_param_coordinator.py, max_ongoing_fetch_events)."""
     if not layer.sparse or not facts.experts_gathered_apart:
         return 0.0
@@ -248,6 +254,7 @@ def dispatch_seconds(
     if facts.dispatcher == ALLGATHER:
         gathered = shard.local_tokens * shard.ep * layer.expert_input * facts.activation_bytes
         return 2 * (gathered * byte_s + latency_s)
+    # A dispatcher that sends one copy to each domain sends it in the format of GEMMs.
     out = facts.gemm_bytes if facts.dispatcher == DEDUPLICATED else facts.activation_bytes
     elements = shard.local_tokens * layer.experts_per_token * layer.expert_input
     both = elements * (out + facts.activation_bytes) * byte_s + 2 * latency_s
@@ -274,6 +281,7 @@ def set_data_traffic(
         expert_gather = time(links.edp, part.expert * facts.gather_bytes)
         expert_scatter = time(links.edp, part.trained_expert * facts.reduce_bytes)
         part.gather += expert_gather
+        # Kernels that need the weights of all experts wait for what is not prefetched.
         part.stuck = expert_gather * (1 - coefficients.expert_prefetch)
         part.scatter += expert_scatter
         part.reduce += 2 * expert_scatter  # an all-reduce: a scatter and a gather

@@ -6,6 +6,9 @@ only runs on the chip's generation, or of the stack, did. Compute is inherited f
 alone, and from nothing on a chip that is announced. Otherwise a term rests on the *data sheet* and
 the priors (data/priors.json). A run exercises a term that takes at least EXERCISED_SHARE of the
 time, or of the memory, that was measured.
+
+Terms here are those of the breakdown, the parts of a step time or of memory. A *scope* names a set
+of runs, such as "generation:hopper" or "stack:megatron".
 """
 
 from __future__ import annotations
@@ -46,8 +49,9 @@ _TermKey = tuple[str, str]  # a term and a scope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermEvidence:
-    """The evidence behind one term: its kind (`ground`), the scope of the runs, and the numbers of
-    runs and of their sources. `sources` is None where the profile does not say it."""
+    """The evidence behind one term: its kind (`ground`: measured, inherited or data sheet), the
+    scope of the runs, and the numbers of runs and of their sources. `sources` is None where the
+    profile does not say it."""
 
     ground: EvidenceLevel
     scope: str

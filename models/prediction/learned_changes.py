@@ -1,5 +1,9 @@
 """Learned changes say by how much a predicted step time differs from that of the version that the
-profile is based on, and how much of it each group of measurements caused."""
+profile is based on, and how much of it each group of measurements caused.
+
+A *shift* is how far a fit moved the profile's terms, which are what scopes, such as one stack, add
+to a coefficient (models.spec.profile).
+"""
 
 from __future__ import annotations
 
@@ -42,6 +46,7 @@ def learned_changes(problem: Problem, layout: Layout, profile: Profile) -> Learn
     rows = predictions_of(problem, profile, layout).rows
     coefficients = _coefficients(profile, influences, problem.scopes)
     step_time_s = step_costs_under_each(rows, coefficients).step_time_s
+    # The first step time is that of the profile as it is (_coefficients).
     whole, *by_group = (step_time_s[0] / step_time_s[1:] - 1).tolist()
     return LearnedChanges(
         against_version=influences.against_version,

@@ -3,8 +3,9 @@ prediction is made from them.
 
 The distance between two runs is a sum over the traits in which they differ. Another chip,
 generation, stack or kind of model counts in proportion to how far apart the residuals of such runs
-lie (a variogram of residuals that saw neither run's source, docs/lab/intervals.md). Sizes and
-degrees explain next to nothing of the residuals and count only because people compare by them.
+lie (a variogram of residuals under fits that saw neither run's source, docs/lab/intervals.md).
+Sizes and degrees explain next to nothing of the residuals and count only because people compare by
+them. A *residual* is the log of measured over predicted step time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""A prediction as people read it: its terms, its intervals and what it rests on."""
+"""A prediction as people read it: its terms, its intervals and what it rests on.
+
+*Terms of the breakdown* are the parts of a step time or of memory, such as compute. *Terms of a
+profile* are what scopes, such as one chip or stack, add to a coefficient of the cost model; those
+*without runs* are known by their priors alone (models.spec.profile).
+"""
 
 from __future__ import annotations
 
@@ -92,7 +97,7 @@ def predict_layouts(
 ) -> list[Prediction]:
     """Return a prediction with its intervals for each layout. The layouts must be legal
     (models.layouts.rules.require_legal)."""
-    # A single layout is often predicted more than once, and its prediction kept.
+    # A single layout is often asked about more than once, so its prediction is cached.
     if len(layouts) == 1:
         predictions = predictions_of(problem, profile, layouts[0])
     else:
@@ -120,7 +125,7 @@ def describe(
     tokens_per_s = problem.workload.tokens / step_time_s
     conventions: tuple[AttentionCount, ...] = ("causal", "full")
     mfu: dict[str, float] = {count: float(predictions.mfu(count)[row]) for count in conventions}
-    # No step is shorter than the model's FLOPs at the chip's peak: the step time times its MFU.
+    # No step is shorter than the model's FLOPs at the chip's peak. MFU is that time over the step.
     least_step_time_s = step_time_s * mfu["causal"]
     faster, slower, memory_factor = (math.exp(Z80 * float(spread[row])) for spread in spreads)
     time = dict(zip(TIME_TERMS, predictions.time_terms[row].tolist(), strict=True))
@@ -243,8 +248,8 @@ def _known_spreads(profile: Profile, problem: Problem) -> _KnownSpreads:
 
 
 def _unknown_variances(rows: LayoutRows, draws: Array) -> Array:
-    """Return the variances of log step time that come from the terms without runs, towards faster
-    and towards slower; shape (2, n).
+    """Return the variances of log step time that come from terms of the profile without runs,
+    towards faster and towards slower; shape (2, n).
 
     The terms are drawn, and each variance is that of a normal distribution with the same central
     80%: some draws have long tails (a rate of ageing is a logarithm in an exponent). Traffic that

@@ -4,7 +4,8 @@ is run operation by operation.
 The closed forms of models.cost.pipeline.bubble give the length of a step at once; here every
 forward, backward and weight gradient has its place. Where stages are unequal the two lengths may
 differ. Under 1F1B, ZB-H1 and all-forward-all-backward they differ only by sends: the closed form
-counts those on the longest path of 1F1B.
+counts those on the longest path of 1F1B. A *chunk* is a run of layers, of which a stage has one or
+several; a *part* is a layer of one kind, the embedding or the head.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ def timeline(
     events.sort(key=lambda event: (event.stage, event.start_s, event.end_s))
     closed_form_s = None
     if shown == of_micro_batches:
+        # The prediction's terms without what follows the pipeline, once a step.
         in_pipeline = [seconds for name, seconds in time.items() if name not in _AFTER_PIPELINE]
         closed_form_s = sum(in_pipeline) - data_parallel_s
     return Timeline(

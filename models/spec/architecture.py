@@ -2,7 +2,8 @@
 
 An :class:`Architecture` is one list of layers. Configs write down in many ways which layers are of
 what kind (layer_types, periods, pattern strings). All of them are turned into that list when they
-are read, so that nothing downstream asks "which layers are dense?".
+are read, so that nothing downstream asks "which layers are dense?". A *kind* stands for all equal
+layers of the list.
 """
 
 from __future__ import annotations
@@ -130,10 +131,12 @@ class Architecture:
         if scaled > MAX_LAYERS:
             rule = f"makes {scaled} layers of {depth}; a model has at most {MAX_LAYERS}"
             raise Invalid("layers", times, rule)
+        # Each layer is that of the same relative depth in this architecture.
         return replace(self, layers=tuple(self.layers[i * depth // scaled] for i in range(scaled)))
 
     @cached_property
     def parameters(self) -> ParameterCount:
+        """The numbers of parameters of the model and of its parts."""
         h = self.hidden_size
         body = 0
         experts = 0
@@ -142,6 +145,7 @@ class Architecture:
             body += count * layer.parameters(h)
             if moe := layer.moe:
                 experts += count * moe.expert_parameters(h)
+                # A token is sent to some experts; the others are inactive for it.
                 unvisited = moe.num_experts - moe.experts_per_token
                 inactive += count * unvisited * moe.expert.parameters(moe.token_size(h))
         embedding = (self.vocab_size + self.learned_positions) * h

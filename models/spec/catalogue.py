@@ -1,4 +1,8 @@
-"""The shipped chips, fabrics, stacks and architectures, looked up by id or declared alias."""
+"""The shipped chips, fabrics, stacks and architectures, looked up by id or declared alias.
+
+An *entry* is the JSON object of one of them in a file of data/. *Sources* are the papers, model
+cards and logs that describe a model, mostly without details such as biases.
+"""
 
 from __future__ import annotations
 
@@ -135,6 +139,8 @@ def architectures() -> Mapping[str, Architecture]:
 
 
 def _architecture_from(entry: Mapping[str, Any]) -> Architecture:
+    """Return an architecture from an entry of data/architectures.json, whose "shape" has the
+    arguments of Architecture.from_shape."""
     shape = dict(entry["shape"])
     if shape.get("mla"):
         shape["mla"] = MlaShape(**shape["mla"])

@@ -1,5 +1,5 @@
-"""The constraints that a caller puts on layouts: allowed values of knobs, and memory to leave
-free."""
+"""The constraints that a caller puts on layouts: allowed values of knobs, and memory to leave free.
+A *knob* is a field of a layout, such as tp or the schedule."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ KNOBS = (
     "recompute_modules",
     "recompute_layers",
 )
-EVEN_CHANCE = 0.5  # that a layout fits whose predicted memory equals what is usable
+EVEN_CHANCE = 0.5  # the probability of fitting where predicted memory equals usable memory
 SAFE_FIT_PROBABILITY = 0.9
 """The probability with which a layout has to fit unless the caller says otherwise. The upper end of
 the 80% interval of its memory is then within what is usable."""
@@ -52,6 +52,8 @@ MAX_FIT_PROBABILITY = 0.99  # the surest that a request may ask for
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
+    """The constraints of one request. Raise Invalid where they contradict each other."""
+
     allowed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """The values that a knob may take, by knob; a knob that is not named is free. "dp" stands for
     dp_replicate·dp_shard. "recompute_modules" lists the modules that selective recompute takes, all

@@ -1,4 +1,7 @@
-"""The encoder of a vision-language model, which makes tokens for the language model from images."""
+"""The encoder of a vision-language model, which makes tokens for the language model from images.
+
+It is a vision *tower* of layers, followed by a projector. A *patch* is a token of the tower.
+"""
 
 from __future__ import annotations
 

@@ -104,7 +104,8 @@ def forward_flops_per_token(
 
 
 def tower_forward_flops(encoder: Encoder, count: AttentionCount = "causal") -> float:
-    """Return the forward FLOPs of the encoder on the images of one sequence."""
+    """Return the forward FLOPs of the encoder without its projector, on the images of one
+    sequence."""
     hidden, length = encoder.hidden_size, encoder.patches_per_image
     layers = sum(layer_forward_flops(layer, hidden, length, count) for layer in encoder.layers)
     return encoder.patches_per_sequence * (layers + 2 * encoder.patch_elements * hidden)

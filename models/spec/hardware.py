@@ -2,7 +2,8 @@
 
 Bandwidths are per direction, in GB/s = 1e9 bytes a second. A *device* is what a framework sees as
 one accelerator: most chips are one device, a TPU v7x chip is two. Degrees of a layout count
-devices.
+devices. A *domain* is the set of devices that one level of links joins, together with all levels
+inside it. A *slice* is a set of chips whose links form a torus.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class Torus:
 
     def shape_for(self, num_chips: int) -> tuple[int, ...] | None:
         """Return the most cubic slice shape of `num_chips`; None where there is none."""
+        # Shapes are counted in units: the side of a cube where slices are whole cubes, or 1.
         unit = self._common_divisor(num_chips)
         if num_chips > self.max_chips or num_chips % unit**self.ndim:
             return None
@@ -109,6 +111,7 @@ class Fabric:
             if inner is None or (outer is not None and outer <= inner):
                 rule = "sizes must grow from the inside out; only the last may be open"
                 raise Invalid("levels", sizes, rule)
+        # Without a torus, the innermost level is the scale-up domain.
         if self.torus is None and self.levels:
             innermost = replace(self.levels[0], scale="up")
             object.__setattr__(self, "levels", (innermost, *self.levels[1:]))
@@ -229,6 +232,7 @@ class Cluster:
     def __post_init__(self) -> None:
         if not 1 <= self.num_chips <= MAX_CHIPS:
             raise Invalid("cluster.num_chips", self.num_chips, f"must be between 1 and {MAX_CHIPS}")
+        # The outermost level, or else the torus, limits the chips that the fabric joins.
         largest = self.fabric.levels[-1].size if self.fabric.levels else None
         if self.fabric.torus and not self.fabric.levels:
             largest = self.fabric.torus.max_chips
@@ -244,7 +248,8 @@ class Cluster:
 
     @property
     def is_torus(self) -> bool:
-        """True where the scale-up links are a torus. Layouts then have knobs for its filling."""
+        """True where the scale-up links are a torus. Layouts then say in which order its devices
+        are numbered (`torus_axes`, `torus_block`)."""
         return self.fabric.torus is not None
 
     @property
@@ -426,7 +431,8 @@ class Cluster:
 
     @cached_property
     def device_orders(self) -> DeviceOrders:
-        """The order of the devices under every filling of the torus, if there is one."""
+        """The numbering of the devices under every filling of the torus, if there is one. A filling
+        is an order in which a torus is numbered (models.spec.device_order)."""
         domains = tuple(dim.domain for dim in self.dims) or (1,)
         rings = [(index, dim) for index, dim in enumerate(self.dims) if dim.kind == "ring"]
         return orders_of(domains, tuple((dim.name, index, dim.wraps) for index, dim in rings))
@@ -479,6 +485,7 @@ def _merge_dims(dims: list[Dim], n: int) -> tuple[Dim, ...]:
     for dim in dims:
         if dim.domain <= joined or joined >= n:
             continue
+        # Levels with links between peers stay apart: their rate depends on the members of a group.
         is_switch = dim.kind == "switch" and dim.peer_gb_s is None
         links = dim.kind, dim.scale, dim.gb_s
         if merged and is_switch and links == (merged[-1].kind, merged[-1].scale, merged[-1].gb_s):

@@ -1,5 +1,9 @@
 """Influences say which measurements moved the terms of a profile away from those of the version
-that it is based on, and by how much."""
+that it is based on, and by how much.
+
+A *term* is what a scope, such as one stack, adds to a coefficient. It lies on an *unbounded scale*:
+the log of a positive coefficient, or the log-odds of a fraction (models.spec.profile).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A layout: mesh degrees, their placement, micro-batch, schedule, recompute, sharding and offload.
 
 :class:`Layout` is one layout, with names. :class:`Layouts` are many layouts, as arrays of numbers.
-All later computation works on arrays: one layout is an array of length one.
+All later computation works on arrays: one layout is an array of length one. A *knob* is a field of
+a layout that a caller may fix, and a *code* is the number that stands for a name in arrays.
 """
 
 from __future__ import annotations
@@ -355,6 +356,6 @@ def offered_orders(offered: tuple[tuple[str, ...], ...]) -> Array:
 
 
 def _axes_in(pattern: int, order: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the axes of an order whose bits are set in `pattern`, in that order. Bits are
-    positions in AXES: 0b10001 stands for tp and pp."""
+    """Return the axes of an order whose bits are set in `pattern`, a set of axes, in that order.
+    Bits are positions in AXES: 0b10001 stands for tp and pp."""
     return tuple(axis for axis in order if pattern >> AXES.index(axis) & 1)

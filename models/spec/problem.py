@@ -1,4 +1,8 @@
-"""A problem: model, workload, cluster and software, which is everything but the layout."""
+"""A problem: model, workload, cluster and software, which is everything but the layout.
+
+A *scope* says for which problems a term of a profile holds, such as one chip or one stack. A
+*fleet* is the machines of one deployment, whose runs are reported (models.spec.profile).
+"""
 
 from __future__ import annotations
 
@@ -90,6 +94,7 @@ class Problem:
 
     @cached_property
     def kernel(self) -> str:
+        """The attention kernel that the stack runs on the chip."""
         return self.stack.kernel_on(self.cluster.chip.generation)
 
     @property
@@ -214,6 +219,7 @@ class Problem:
         forwards (models.cost.compute)."""
         number_format = self.workload.number_format
         wide, narrow = number_format.activation_bytes, number_format.gemm_bytes
+        # Two casts read wide and write narrow elements; the transposed copy reads and writes wide.
         return (4 * wide + 2 * narrow) / 3 if self.scales_rows else 0.0
 
     @property
@@ -249,12 +255,14 @@ class Problem:
     @property
     def shard_copy_bytes(self) -> tuple[float, float]:
         """The bytes that copies beside the collectives of ZeRO 3 read and write for each sharded
-        element: when a parameter is gathered, and when its gradient is reduced."""
+        element: when a parameter is gathered, and when its gradient is reduced. Which copies there
+        are depends on Stack.shards."""
+        # A gradient is read, and written in the format in which it is sent.
         cast = self.parameter_bytes + self.reduce_bytes
         if self.stack.shards == "each":  # out of the gathered buffer: each copy reads and writes
             return 2 * self.gather_bytes, cast
         if self.stack.shards == "flat":
-            join = 2 * self.parameter_bytes
+            join = 2 * self.parameter_bytes  # gradients are read and written into one tensor
             return 0.0, join + (cast if self._sends_wider_gradients else 0.0)
         return 0.0, 0.0
 
@@ -336,9 +344,9 @@ class Problem:
 
     @cached_property
     def encoder_flops(self) -> float:
-        """FLOPs of the encoder of images for one token of a sequence, as if it took three passes
-        like a layer: its forward FLOPs where it is trained, and a third of them where it is frozen.
-        The encoder has this weight beside the layers of the first pipeline stage."""
+        """A third of the encoder's training FLOPs, for one token of a sequence: its forward FLOPs
+        where it is trained, and a third of them where it is frozen. They are comparable with the
+        forward FLOPs of layers when layers are split over pipeline stages."""
         encoder = self.architecture.encoder
         return encoder_flops(encoder) / 3 / self.workload.seq_len if encoder else 0.0
 

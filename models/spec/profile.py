@@ -4,6 +4,10 @@ A coefficient lives on an unbounded scale (the log of a positive number, the log
 and is the sum of the *terms* that apply to a problem: one for everything ("all") and offsets for
 narrower *scopes* ("generation:hopper", "chip:h200-sxm-141gb", "stack:megatron", …). A scope without
 runs has no term, or a term at its prior, and so inherits from the wider scope.
+
+A *run* is a measured training run. A *fleet* is the machines of one deployment, whose reported runs
+give it scopes of its own. *Terms of the breakdown*, by contrast, are the parts of a step time or of
+memory, such as compute or data-parallel traffic.
 """
 
 from __future__ import annotations
@@ -276,7 +280,7 @@ class Neighbourhood:
     def within(self, unidentified_variance: float) -> float:
         """Return the spread within a source of a prediction whose terms without runs have this
         variance."""
-        # `spread` contains the variance of such terms that was typical of the runs behind it.
+        # `spread` already contains `unidentified`, the share of it that comes from such terms.
         return math.sqrt(self.spread**2 + max(unidentified_variance - self.unidentified**2, 0.0))
 
     def seen_from(self, between: float) -> Neighbourhood:
@@ -332,8 +336,8 @@ class Profile:
     """The date of the newest software that the terms describe, as a year with a fraction.
     Stack.age_years counts back from it."""
     unseen_widening: float = 1.0
-    """The factor by which intervals are wider where no run was on the chip's generation
-    (models.prediction.coverage)."""
+    """The factor by which intervals are wider where a question lies outside the runs behind the
+    profile: in a size or degree, or on another generation of chips (models.prediction.coverage)."""
     neighbourhoods: tuple[Neighbourhood, ...] = ()
     """The neighbourhoods of step time, by the scope that names the kind of run."""
     memory_neighbourhoods: tuple[Neighbourhood, ...] = ()
@@ -472,7 +476,7 @@ class Profile:
             "made_by": self.made_by,
             "software_year": self.software_year,
             "residual_spread": self.residual_spread,
-            "beyond": self.unseen_widening,
+            "beyond": self.unseen_widening,  # the name in stored profiles, which cannot change
             "between_sources": self.between_sources,
             "memory_between_sources": self.memory_between_sources,
             "neighbourhoods": list(map(_without_between, self.neighbourhoods)),
@@ -528,8 +532,8 @@ def _without_between(neighbourhood: Neighbourhood) -> dict[str, Any]:
 
 @cache
 def _prior_data() -> dict[str, Any]:
-    """Return the document of priors (data/priors.json): what measurements of single parts suggest,
-    and the scopes in which coefficients may differ from it."""
+    """Return the document of priors (data/priors.json): "terms" that measurements of single kernels
+    and links suggest, and "offsets", the scopes in which coefficients may differ from these."""
     data: dict[str, Any] = read_json("models", "data/priors.json")
     return data
 

@@ -1,4 +1,5 @@
-"""A weight matrix of a mixer, and the way in which tensor parallelism cuts it."""
+"""A weight matrix of a mixer (attention or a recurrence), and the way in which tensor parallelism
+cuts it."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """Recompute: the part of forward that backward computes again instead of keeping it.
 
 A policy recomputes nothing, some modules of every layer ("selective"), or whole layers ("full"):
-all of a chunk, or the first few. Modules have the names of Megatron-Core's `--recompute-modules`
-(megatron/core/transformer/transformer_config.py), with five more. `mlp_act` is the activation
-function of a dense MLP. `alternate_mm` is every second matrix product outside the experts, and
-`grouped_mm` the products of experts; torchtitan's operator-level policy does not save these two
-(torchtitan/distributed/activation_checkpoint.py). `out_proj` is the output projection of attention,
-and `mlp_gate` one of the two up-projections of a gated MLP; MaxText's policies name the tensors
-that they put out (maxtext layers/nnx_decoders.py). In arrays, a policy is one number, its code,
-with a bit for every module.
+all of a pipeline stage's chunk, or its first few. Modules have the names of Megatron-Core's
+`--recompute-modules` (megatron/core/transformer/transformer_config.py), with five more. `mlp_act`
+is the activation function of a dense MLP. `alternate_mm` is every second matrix product outside the
+experts, and `grouped_mm` the products of experts; torchtitan's operator-level policy does not save
+these two (torchtitan/distributed/activation_checkpoint.py). `out_proj` is the output projection of
+attention, and `mlp_gate` one of the two up-projections of a gated MLP; MaxText's policies name the
+tensors that they put out (maxtext layers/nnx_decoders.py). In arrays, a policy is one number, its
+code, with a bit for every module.
 """
 
 from __future__ import annotations

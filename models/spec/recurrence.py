@@ -2,7 +2,8 @@
 after every token.
 
 In training they run over chunks of a sequence, as products of matrices within a chunk and from one
-chunk's state to the next (Mamba-2, arXiv 2405.21060 §6; gated delta rule, arXiv 2412.06464 §3.3).
+chunk's state to the next (Mamba-2, arXiv 2405.21060 §6; gated delta rule, arXiv 2412.06464 §3.3). A
+*mixer* is the block of a layer that mixes tokens, as attention does.
 """
 
 from __future__ import annotations

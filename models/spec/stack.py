@@ -1,6 +1,8 @@
 """The software that runs a layout: what it can schedule, shard, overlap and recompute.
 
-A stack is data (data/stacks.json). To ask "what if this stack could…", replace a field of it.
+A stack is data (data/stacks.json). To ask "what if this stack could…", replace a field of it. A
+layout that a caller states is predicted even where it uses axes that are not *searched*, which no
+recommendation has.
 """
 
 from __future__ import annotations

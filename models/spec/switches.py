@@ -3,7 +3,8 @@ nobody sets them, and the values that tuned recipes set.
 
 A switch is a choice of the software that no layout makes: which dispatcher sends tokens to experts,
 whether gradients are reduced beside compute, which kernel computes the loss. Each is one field of
-:class:`models.spec.stack.Stack`. The tables are data, one file a stack (data/switches).
+:class:`models.spec.stack.Stack`. A *setting* is one value of a switch with the launch arguments for
+it. The tables are data, one file a stack (data/switches).
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class Setting:
     of the framework says it. `arguments` are then those of programs around the framework, which are
     read and not written."""
     only_read: bool = False
-    """The framework stops at these arguments, so nothing offers or writes them."""
+    """The framework raises an error at these arguments. They are understood where somebody gave
+    them, and never offered or written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +99,8 @@ class Switch:
     defaults: tuple[Dated, ...]
     """The behaviour of the framework when it is told nothing, oldest first."""
     taken: tuple[Dated, ...]
-    """The values that tuned recipes set, oldest first. Predictions and recommendations take them
-    unless the request says otherwise."""
+    """The values that tuned recipes of the stack set, oldest first. Predictions and recommendations
+    use them unless the request says otherwise."""
     source: str
     published: tuple[Dated, ...] = ()
     """The value in published runs of the framework that do not state it, where that is not the
@@ -241,7 +243,7 @@ def launch_arguments(
     """Return the launch arguments, by name, that set the problem's stack for a layout. Switches
     without an effect under the layout are left out. The arguments are the framework's or, with
     `of_script`, those of the training script. Raise Invalid where the framework has no argument for
-    a value, or stops at it."""
+    a value, or raises an error at it."""
     arguments: dict[str, Any] = {}
     for switch, setting in _settings_of(problem, layout):
         if setting.only_read:
@@ -272,8 +274,9 @@ def _settings_of(problem: Problem, layout: Layout) -> Iterator[tuple[Switch, Set
 
 def as_launched(problem: Problem, layout: Layout, software_year: float) -> Stack:
     """Return the stack that results from launching a layout with its arguments. It starts from the
-    catalogue's stack, as of the problem's age before `software_year`. Switches that have an effect
-    under the layout are set as the problem has them, with all that their arguments imply."""
+    catalogue's stack, as recipes set it the problem's `age_years` before `software_year`. Switches
+    that have an effect under the layout are set as the problem has them, with all that their
+    arguments imply."""
     base = catalogue.stack(problem.stack.id)
     if problem.stack.age_years:
         base = as_of(base, software_year - problem.stack.age_years)

@@ -1,4 +1,8 @@
-"""A workload: sequences, batch, number formats, optimizer and load balancing of training."""
+"""A workload: sequences, batch, number formats, optimizer and load balancing of training.
+
+The *recipe* is all of these but the sequences and the batch. *Master weights* are fp32 copies of
+16-bit parameters, which the optimizer updates.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Pipeline schedules: what is in flight, and the bubble.
+"""Pipeline schedules: the micro-batches in flight on each stage, and the bubble, which is the time
+that a stage is idle while the pipeline fills and drains.
+
+A *partition* is a split of layers over stages. Its stages that have equal layers are worked out
+once, as one *distinct* stage. A *path* is a chain of operations that wait for each other
+(models.cost.pipeline.makespan).
 
 The closed forms below have m micro-batches and p stages. F, B and W are the seconds of forward,
 full backward and weight gradients that a micro-batch spends on a stage, and I = B - W.
@@ -53,11 +58,11 @@ class StageTimes(NamedTuple):
     layer of each kind, the embedding and the head."""
 
     forward: Array
-    """Forward on each stage that differs, (s,)."""
+    """Forward on each distinct stage, (s,)."""
     backward: Array
-    """Backward on each stage that differs, weight gradients included, (s,)."""
+    """Backward on each distinct stage, weight gradients included, (s,)."""
     weight: Array
-    """Weight gradients on each stage that differs, (s,). They are read where the schedule moves
+    """Weight gradients on each distinct stage, (s,). They are read where the schedule moves
     them."""
     all_forward: float
     """Forward on all stages together."""
@@ -181,6 +186,7 @@ def _idle_between_others(row: Row, micro_batches: int, times: StageTimes, stage:
     weight = times.all_weight - copies * own_weight
     to_input = times.all_both - copies * (own_forward + own_backward) - forward - weight
     if row.schedule == DUALPIPE:
+        # The two stages with equal chunks share their work, one in either half of the pipeline.
         return _dualpipe(row.pp, forward / 2, to_input / 2, weight / 2)
     chunks = 2 * (row.pp - 1)  # a V has two on each of the other stages
     others = ChunkSeconds(forward / chunks, to_input / chunks, weight / chunks)
@@ -207,6 +213,7 @@ def _length(
     longest path may turn."""
     if row.schedule == AFAB:
         stages = tables.different[row.partition]
+        # One micro-batch passes all stages; the others follow at the pace of the slowest stage.
         slowest = _largest(times.forward, stages) + _largest(times.backward, stages)
         return times.all_both + (micro_batches - 1) * slowest
     count = _set_turning_stages(row, micro_batches, tables, times, scratch)
@@ -236,7 +243,7 @@ def _set_turning_stages(
     else:
         count = makespan.list_turning_stages(row.pp, micro_batches, stretch_ends, scratch.stage)
     for i in range(count):
-        kind = tables.kind[partition, scratch.stage[i]]
+        kind = tables.kind[partition, scratch.stage[i]]  # the distinct stage that it equals
         f = scratch.forward[i]
         b = scratch.backward[i]
         # ZB-H1 runs weight gradients apart; other schedules run them within backward.

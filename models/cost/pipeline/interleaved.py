@@ -1,5 +1,10 @@
 """Makespan of an interleaved pipeline in closed form (models.cost.pipeline.makespan explains the
-paths, and the stages where they turn)."""
+paths, and the stages where they turn).
+
+A *round* is one chunk of layers on every stage, and a *group* of micro-batches passes one round
+before the next. A stage *alternates* while each of its forwards is followed by a backward. A
+*detour* is a stretch of a path that leaves its stage and comes back.
+"""
 
 from __future__ import annotations
 

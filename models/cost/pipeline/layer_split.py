@@ -1,14 +1,16 @@
 """The split of layers over the stages of a pipeline, in contiguous chunks, one or several to a
 stage.
 
+The *size* of a stage or chunk is its forward FLOPs. A *round* is one chunk on every stage.
+
 Without balancing, every chunk has an equal number of layers. A balanced split depends on the
 schedule. Each schedule below minimises its first quantity, and then the next one among the splits
 that are left:
 
 - One chunk a stage, as 1F1B has it: the largest stage, then the number of layers on early stages,
-  which hold most micro-batches.
-- One chunk a stage where all stages hold as many micro-batches (afab, ZB-H1): the largest stage,
-  then the largest stage but the last.
+  which hold the activations of most micro-batches.
+- One chunk a stage where all stages hold equally many micro-batches (all forwards first, ZB-H1):
+  the largest stage, then the largest stage but the last.
 - Several chunks a stage, dealt out in rounds (interleaving): the largest stage, then the sum over
   rounds of each round's largest chunk. A split counts only if numbers of layers are as even as can
   be. Every stage but the last, which has the head, then has as many layers, or one more; these go
@@ -38,8 +40,8 @@ from models.spec.layout import DUALPIPE, ZERO_BUBBLE_V
 from models.spec.problem import Problem
 
 _MOST_RUNS = 2
-"""The most runs of layers of one kind (dense layers first, then sparse ones) with which kinds do
-not yet count as taking turns."""
+"""Kinds of layers count as alternating in a model that has more runs of equal layers than this.
+Dense layers that are followed by sparse ones are two runs, and do not alternate."""
 _CACHED_PROBLEMS = 64
 """The number of problems whose layers and costs are kept. All layouts of a problem share them; the
 number bounds memory."""
@@ -53,7 +55,8 @@ some 1e-13 at most, and a gain of a billionth is worth no change of partition.""
 
 
 class Layers(NamedTuple):
-    """Holds the layers of a model, and the forward FLOPs by which they are split."""
+    """Holds the layers of a model, and the forward FLOPs by which they are split. Their parts are
+    the kinds of layers, the embedding and the head."""
 
     kind: Array
     """The kind of each layer, (layers,)."""
@@ -97,6 +100,7 @@ def layers_of(problem: Problem) -> Layers:
     layer_costs, head = problem.forward_flops
     kind = np.repeat(*np.array(runs).T)  # runs are pairs of a kind and a number of layers
     encoder = problem.encoder_flops
+    # `head` has multi-token prediction in it, whose layers `costs` counts like others.
     costs = np.array([*layer_costs, encoder, head - mtp_layers * layer_costs[kind[-1]]])
     return Layers(
         kind=kind,
@@ -207,7 +211,7 @@ def _fill_from_last_chunk(
 ) -> float:
     """Fill chunks with up to `largest` FLOPs each, from the last chunk back, and write their first
     layers to `begin`. Each gets at least one layer. Of all splits within that size, this one gives
-    the fewest layers to early stages, which hold most micro-batches.
+    the fewest layers to early stages, which hold the activations of most micro-batches.
 
     Return the least size with which some chunk would take one layer more. If `largest` is too
     small, layers are left over and `begin[0]` stays above 0.
@@ -219,6 +223,7 @@ def _fill_from_last_chunk(
         first = end - 1
         if chunk == 0:
             up_to_end += layers.encoder
+        # Each earlier chunk is left a layer, so `first` is at least their number.
         while first > chunk and up_to_end - flops_before[first - 1] <= largest * (1 + _ROUNDING):
             first -= 1
         if first > chunk:
@@ -258,8 +263,8 @@ class _LastStage(NamedTuple):
 def _last_stage(num_layers: int, head: float, pp: int, rounds: int) -> _LastStage:
     """Return how many layers the last stage gets of an interleaved split, in all and beside the
     head, which costs as much as `head` layers. They minimise the largest stage, then the sum over
-    rounds of the largest chunk. Ties go to the larger number, since earlier stages hold more
-    micro-batches."""
+    rounds of the largest chunk. Ties go to the larger number, since earlier stages hold the
+    activations of more micro-batches."""
     bare_ends = _has_bare_ends(num_layers, pp, rounds)
     # At most one layer more than a mean stage, and as many as leave every other chunk a layer,
     # except the embedding's where ends are bare.

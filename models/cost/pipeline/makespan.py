@@ -3,7 +3,9 @@ other.
 
 An operation waits for the one before it on its stage, and for the operation of a neighbouring stage
 that gives it its input. The makespan is the length of the longest path through these waits, and
-only few paths can be the longest.
+only few paths can be the longest. A path *turns* where it changes from forwards to backwards or to
+another stage. ZB-H1 is the zero-bubble schedule that is 1F1B with weight gradients run apart from
+input gradients (arXiv 2401.10241).
 
 The length of each path is piecewise linear in the stages where it turns, so it is largest where a
 stretch of equal stages begins or ends, or where a count of micro-batches changes. Only those

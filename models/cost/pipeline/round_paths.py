@@ -1,5 +1,9 @@
 """The costliest paths through the chunks of an interleaved pipeline, where the rounds of a stage
-differ."""
+differ.
+
+A *round* is one chunk of layers on every stage. A *path* is a chain of operations that wait for
+each other, and the longest one is the length of a step (models.cost.pipeline.makespan).
+"""
 
 from __future__ import annotations
 
@@ -60,6 +64,7 @@ def set_paths(
             out, back = _amounts_at_step(held, pp, rounds, chunk, part)
             both += (out + 2 * back) * costs[part]
         scratch.cost[chunk] = both / 3
+    # A chunk of average size, once in every group of pp micro-batches.
     missed = (layers.flops_before[-1] + layers.head) / chunks / pp
     stays_alternating = _set_longest_path(
         pp=pp,
@@ -74,6 +79,7 @@ def set_paths(
         return
     tables.path_last[i] = ahead[-1]
     for round_ in range(rounds):
+        # Before the first round, the path was in the last round of the group before: index -1.
         tables.path_moves[i] += max(alternating[round_] - alternating[round_ - 1], 0)
         for part in range(len(costs)):
             out, back = _amounts_at_step(held, pp, rounds, round_ * pp + alternating[round_], part)

@@ -1,4 +1,8 @@
-"""The order of the operations of a pipeline schedule on each stage, and the time of each."""
+"""The order of the operations of a pipeline schedule on each stage, and the time of each.
+
+A *chunk* is a run of layers of the model, of which a stage has one or several. Operations are named
+"F" (forward), "B" (whole backward), "I" (input gradients) and "W" (weight gradients).
+"""
 
 from __future__ import annotations
 
@@ -90,6 +94,8 @@ def _interleaved(pp: int, m: int, v: int) -> list[list[Block]]:
     backwards = [(i, v - 1 - chunk) for i, chunk in forwards]
     orders: list[list[Block]] = []
     for stage in range(pp):
+        # Forwards before the first backward: a group's on all chunks of the stage but the last, and
+        # two for each later stage.
         ahead = min(2 * (pp - stage - 1) + (v - 1) * size, len(forwards))
         first = forwards[:ahead]
         order: list[Block] = [(Operation("F", i, chunk * pp + stage),) for i, chunk in first]
@@ -220,6 +226,7 @@ class _DualPipe:
         """Return the operation of this kind on the next micro-batch from one way. `counted` is the
         sequence in which that is the next: "F", or "B" for whole backwards and input gradients
         alike."""
+        # Ways count from the end nearer to the stage, directions from the first stage.
         direction = way ^ self.mirrored
         index = self.done[counted, way]
         self.done[counted, way] += 1
@@ -260,6 +267,7 @@ def _run_in_order(
     spans: dict[tuple[Operation, int], Span] = {}
     position, clock = [0] * len(orders), [0.0] * len(orders)
     moved = True
+    # Each stage in turn runs until it has to wait for another, until no stage gets any further.
     while moved:
         moved = False
         for stage, order in enumerate(orders):

@@ -1,4 +1,9 @@
-"""The partitions of layouts: the layers and ends of the model that each stage of a pipeline has."""
+"""The partitions of layouts: the layers and ends of the model that each stage of a pipeline has.
+
+The *ends* are the embedding and the head. Under interleaving, a stage has one chunk of layers in
+each *round*. Stages that have equal layers and ends are stored once, as one *distinct* stage, and a
+*stretch* is a number of equal stages in a row.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +63,7 @@ def _distinct_shapes(layouts: Layouts) -> tuple[Layouts, Array]:
     layout the position of the one that splits layers alike, (layouts,)."""
     if len(layouts) == 1:
         return layouts, np.zeros(1, dtype=np.int64)
+    # No other field of a layout has a say in the split of its layers.
     columns = [layouts.pp, layouts.virtual_stages, layouts.schedule, layouts.balanced]
     if layouts.states_layers.any():
         columns.append(np.unique(layouts.layers_per_chunk, return_inverse=True)[1].ravel())
