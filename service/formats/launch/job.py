@@ -24,11 +24,12 @@ NO_CHANGES: Changes = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A layout of a problem that is to be launched. The stack of the problem has the switches."""
+    """A job is a layout of a problem that is to be launched. The stack of the problem has the
+    switches: choices of software that no layout makes, such as kernels."""
 
     problem: Problem
     layout: Layout
-    """With every knob settled."""
+    """Every field has its final value."""
     layers_per_chunk: tuple[int, ...]
     """The numbers of layers of the pp * virtual_stages chunks, in the order of the model."""
     family: str | None = None

@@ -162,6 +162,7 @@ def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | Non
     if program_at(words) is None:
         return None
     # Launchers that start any program do not show that it trains; a name that says so does.
+    # `likelihood` is below 0 for names of other work, and above 1 for names of training.
     has_settings = any(re.match(r"-|[\w.+]+=", word) for word in command.words)
     is_launch = set(launchers(words)) - {"srun", "sbatch", "mpirun", "mpiexec"}
     if likelihood(words) < 0 or not (has_settings or is_launch or likelihood(words) > 1):

@@ -1,5 +1,10 @@
 """Reads the mesh of a launch of MaxText: the degrees of its axes within slices (ici) and across
-slices (dcn), as the degrees, the ZeRO stage and the placement of a layout."""
+slices (dcn), as the degrees, the ZeRO stage and the placement of a layout.
+
+A *slice* is a slice of a TPU torus, or on GPUs a scale-up domain. A *stop* is a setting with which
+MaxText refuses to start. A *reservation* is a remark that a setting could matter and is not, or not
+fully, taken into account.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +52,8 @@ class MeshReader:
 
     def degrees(self, stops: Stops) -> Degrees:
         """Returns the degrees within and across slices, by the keys of `_AXES`. A degree of -1
-        across slices is filled in where their number is known; any other is 0. Where MaxText
+        across slices is filled in where their number is known. Any other degree of -1 is returned
+        as 0, which stands for unknown. Where MaxText
         refuses the degrees, notes a stop and returns those of an FSDP that takes all devices."""
         default_mesh = {**dict.fromkeys(_AXES, (1, 1)), "fsdp": (0, 1)}
         return stops.attempt(self._degrees, instead=default_mesh)

@@ -57,7 +57,7 @@ def modules_of(architecture: Architecture | None, names: Collection[str]) -> tup
     Names are as in models.spec.recompute, such as "mlp" and "core_attn"."""
     if architecture is None:
         return tuple(names)
-    # A module that the model does not have has no pieces to recompute.
+    # `pieces` are the parts of a layer that a policy recomputes; a missing module has none.
     policies = {name: policy_code("selective", [name]) for name in names}
     return tuple(
         name

@@ -1,4 +1,8 @@
-"""The settings of the Trainer that choose kernels, as fields of a stack."""
+"""The settings of the Trainer of transformers that choose kernels, as fields of a stack.
+
+A *switch* is a choice of software that no layout makes, such as a kernel. A *reservation* is a
+remark that a setting could matter and is not taken into account.
+"""
 
 from __future__ import annotations
 

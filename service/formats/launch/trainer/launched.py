@@ -1,4 +1,8 @@
-"""Reads what a text launches: the tool, its settings, and those of the launcher around it."""
+"""Reads what a text launches: the tool, its settings, and those of the launcher around it.
+
+A *dialect* is the tool whose names the settings have, such as axolotl; that of plain scripts is
+"transformers". A *document* is a text in YAML or JSON.
+"""
 
 from __future__ import annotations
 
@@ -230,6 +234,7 @@ def _num_devices(command: Started, launcher_arguments: Sequence[str]) -> int | N
     of_torchrun = flags_of(launcher_arguments)  # which axolotl starts
     per_node = _count(of_torchrun.get("nproc_per_node")) or shell.nproc_per_node
     per_node = per_node or _count(environment.get("NPROC_PER_NODE"))
+    # Without a number, ranks are started on the devices that the environment makes visible.
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
     if per_node is None and re.fullmatch(r"[\d,]+", visible):
         per_node = len(visible.split(","))

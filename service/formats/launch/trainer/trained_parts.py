@@ -1,5 +1,5 @@
 """Reads which of a model's own parameters are trained, from the names of modules, numbers of layers
-and patterns that tools have for them."""
+and patterns that tools have for them. A *part* is a layer, the embedding or the head."""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """TrainingArguments of transformers, and what TRL and others add to them, as a workload and as
-parts of a layout."""
+parts of a layout.
+
+`assumed` collects sentences about settings that are counted as something else, and
+`default_origins` those about values that the launch does not set.
+"""
 
 from __future__ import annotations
 
