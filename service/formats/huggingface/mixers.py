@@ -1,5 +1,9 @@
 """Mixers of tokens that only some families have: recurrences, and attention over chosen or pooled
-keys. A part is a function that reads it from a config, as in `parts`."""
+keys.
+
+A *part* is a function that reads a mixer, or a layer with it, from a config. An *indexer* chooses
+the keys of sparse attention; a *pooled* key stands for those of several tokens.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +161,8 @@ def _mamba_head_dim(cfg: Config, elements: int, num_heads: int) -> int:
 
 
 def _dividing(cfg: Config, key: str, parts: int, num_heads: int) -> int:
-    """Returns `parts`, the value of `key`. Raises Invalid where it does not divide the heads."""
+    """Returns `parts`, the value of `key`: a number of groups of heads. Raises Invalid where it
+    does not divide the heads."""
     if num_heads % parts:
         raise cfg.invalid(key, f"must divide {num_heads} heads")
     return parts
@@ -173,7 +178,7 @@ def chosen_keys(*, shared: bool = False) -> LayerPart:
             num_heads=cfg.size("index_n_heads"),
             head_dim=dim,
             top_k=cfg.size("index_topk"),
-            norm_parameters=2 * dim,
+            norm_parameters=2 * dim,  # the weight and the bias of one norm
             shared=shared,
         )
         attention = latent(cfg, FULL)

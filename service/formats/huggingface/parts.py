@@ -1,8 +1,8 @@
 """Reads the parts of a layer from a config: attention, MLPs and experts.
 
-A part is a function that reads it from a config. A function here that has the name of a part takes
-what is peculiar to a family, and returns such a function. A `Switch` is true, false, or the key of
-the config that says so.
+A *part* is a function that reads a part of a layer from a config. A function here that has the name
+of a part, such as `heads`, takes what is peculiar to a family and returns such a function. A
+`Switch` is true, false, or the key of the config that says so.
 """
 
 from __future__ import annotations
