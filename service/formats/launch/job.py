@@ -169,7 +169,7 @@ class OwnName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchReading:
-    """A launch configuration as it is read, in the wire form of requests.
+    """A launch configuration as it is read, in the JSON form of requests.
 
     A part is None where the configuration says nothing of it, as a DeepSpeed document says nothing
     of the model. Values that a framework would fill in itself are filled in, by the defaults of the

@@ -137,7 +137,7 @@ def recognized(text: str, files: LaunchFiles) -> Recognized | None:
         names |= _names(" ".join(command.words))  # of a script that was sent
     matches = _counts_by_format(names)
     likely = max(matches, key=lambda name: matches[name])
-    has_tie = sorted(matches.values())[-2] == matches[likely]
+    has_tie = sorted(matches.values())[-2] == matches[likely]  # with the second most
     if matches[likely] < _FEWEST or has_tie:
         return None
     return Recognized(likely, f"the names of its settings, of which {matches[likely]} are of it")

@@ -1,7 +1,8 @@
 """A launch configuration as a text: a shell script, YAML or Python.
 
 A *placeholder* is a setting that the caller must fill in, such as the data path. In a script it is
-a shell variable.
+a shell variable. `LaunchFormat.words` is None for formats whose settings are a document, which the
+script writes into a file, and not arguments.
 """
 
 from __future__ import annotations
@@ -377,6 +378,7 @@ def _launcher_words(format_: LaunchFormat, configuration: LaunchConfiguration) -
     ordered = [f"--ntasks={nodes}", "--distribution=arbitrary"]
     options = ["--cpu-bind=none", *(ordered if "nodelist" in configuration.slurm else [])]
     inner = f'{together[format_.starter]} "$@"'
+    # The word behind the text of bash -c is its $0; the program and its arguments are its "$@".
     return ["srun", *options, f"bash -c '{inner}'", format_.starter]
 
 

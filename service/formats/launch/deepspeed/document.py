@@ -34,7 +34,7 @@ _DATA_TYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentParts:
-    """The parts of a launch that a document sets, in the wire form of requests."""
+    """The parts of a launch that a document sets, in the JSON form of requests."""
 
     layout: dict[str, Any]
     workload: dict[str, Any]

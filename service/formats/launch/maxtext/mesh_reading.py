@@ -59,6 +59,8 @@ class MeshReader:
         return stops.attempt(self._degrees, instead=default_mesh)
 
     def _degrees(self) -> Degrees:
+        """Returns the degrees within and across slices. Raises Stopped for those that MaxText
+        refuses."""
         inside = _Side("ici", self.values, self.settings)
         across = _Side("dcn", self.values, self.settings)
         self._fill(inside, across)

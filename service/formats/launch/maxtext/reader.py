@@ -292,6 +292,7 @@ class _Reader:
         if not values["sparse_matmul"] and values["capacity_factor"] <= 0:
             reason = "every expert computes every token, and is read as its own alone"
             self.settings.add_reservation("sparse_matmul", reason, "use true, or a capacity_factor")
+        # The switch of grouped kernels is megablox, and means something beside sparse_matmul alone.
         switches = {name: value for name, value in self.given.items() if name != "sparse_matmul"}
         if "megablox" in switches:
             switches["sparse_matmul"] = True

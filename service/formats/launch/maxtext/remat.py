@@ -163,6 +163,7 @@ def read_remat(
         tensors = {name for name in TENSORS if values[name] != "remat"}
         on_host = {name for name in (*tensors, LAYER_INPUT) if values[name] == "offload"}
         offloads = bool(on_host)
+        # Layouts offload all that is kept or none of it.
         is_mixed = offloads and not tensors <= on_host
     else:
         tensors = {*(_POLICIES.get(policy) or _OFFLOADING.get(policy) or ())}
@@ -212,6 +213,7 @@ def _recomputed_networks(
     in memory, and whether that is exact. The output of a dense network stays only for a norm
     that follows: JAX drops what backward does not read."""
     if architecture is not None and architecture.is_moe:
+        # Only custom policies name the tensors of experts; named ones count by those of an MLP.
         if tensors >= (_EXPERTS if is_custom else _MLP):
             return ["mlp_act", "moe_act"], True
         return ["mlp", "moe"], not tensors & (_MLP | _EXPERTS)

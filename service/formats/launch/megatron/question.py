@@ -1,4 +1,4 @@
-"""The model, workload, stack and layout that arguments of Megatron-Core describe, in the wire form
+"""The model, workload, stack and layout that arguments of Megatron-Core describe, in the JSON form
 of requests. The arguments come from launches of Megatron-LM and of Megatron-Bridge.
 
 A *stop* is a setting with which the framework refuses to start. A *reservation* is a remark that a
@@ -178,7 +178,7 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
     its place and a stop is noted. `virtual` is the number of chunks of a pipeline rank."""
     tp = args.integer("tensor_model_parallel_size") or 1
     cp = args.integer("context_parallel_size") or 1
-    dp = None
+    dp = None  # where ranks are not known, or do not divide evenly
     is_divided = (args.integer("world_size", least=0) or 0) % (tp * pp * cp) == 0
     if is_divided and (args.text("world_size") or args.text("data_parallel_size")):
         dp = data_parallel(args, tp * pp * cp)

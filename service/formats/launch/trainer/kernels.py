@@ -64,7 +64,7 @@ def read_switches(
     for name, kernel in _SETTINGS.items():
         value = str(settings.get(name)).lower()
         if settings.get(name) is None or value in switch_values.get(name, ()):
-            continue
+            continue  # `set_switches` below reads it
         del switch_settings[name]
         other = kernel.counted_as.get(value)
         if value in kernel.fields:

@@ -81,6 +81,7 @@ def _add(parts: TrainedParts, pattern: str) -> None:
     """Adds the parts whose parameters match a pattern; lists it as unknown where it matches
     none."""
     layer = _LAYER.search(pattern.lstrip("^"))
+    # The pattern without repeats at its end, such as `.*`, and without backslashes.
     path = re.sub(r"(?:\\?\.)?[*+$]*$", "", pattern.lstrip("^")).replace("\\", "")
     names = {name for name in re.split(r"[^\w]+", path) if name}
     if layer is not None:
