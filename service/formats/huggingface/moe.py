@@ -92,6 +92,7 @@ def same_in_all_layers(*keys: str) -> Callable[[Config], Config]:
     raises Unsupported where layers differ."""
 
     def prepare(cfg: Config) -> Config:
+        """Returns the config with one number under each of `keys`."""
         for key in keys:
             value = cfg.get(key)
             if isinstance(value, list) and value:

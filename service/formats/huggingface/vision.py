@@ -1,8 +1,8 @@
 """The encoders of images of Hugging Face's vision-language models, from their `vision_config`.
 
 A *tower* is an encoder with its projector, and a *patch* a square of an image: the encoder's own
-token. A reader is named for the vision transformer that it reads. Sizes that a config leaves out are
-those of its class in transformers, which `vision_classes.json` has.
+token. A reader is named for the vision transformer that it reads. Sizes that a config leaves out
+are those of its class in transformers, which `vision_classes.json` has.
 """
 
 from __future__ import annotations
