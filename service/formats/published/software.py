@@ -125,7 +125,7 @@ def _shown_abilities(stack: Stack, training: Row, vendor: str) -> dict[str, Any]
     offloaded = offloaded_states(training)
     if offloaded:
         shown["offload"] = tuple(dict.fromkeys((*stack.offload, *offloaded)))
-        shown["offload_alone"] = False
+        shown["offload_alone"] = False  # it may go with a pipeline and with recompute
     return shown
 
 
