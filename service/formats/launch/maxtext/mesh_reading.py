@@ -193,8 +193,8 @@ class _Side:
         return min(self.degrees, key=lambda axis: (self.degrees[axis] != -1, -self.degrees[axis]))
 
     def fill(self, slices: int) -> None:
-        """Replaces the degree of -1 by what the others leave of the slices. Raises Stopped where
-        that is no whole number."""
+        """Replaces the degree of -1 by what the others leave of this number of slices. Raises
+        Stopped where that is no whole number."""
         if slices % self.product:
             axis = self.axis_to_change
             rule = f"and the other {self.prefix} degrees multiply to {self.product}, of which"

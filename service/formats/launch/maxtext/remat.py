@@ -118,6 +118,7 @@ def _cure_for_modules(architecture: Architecture, recomputes: set[str]) -> str |
 def _saved_tensors(architecture: Architecture, recomputes: set[str]) -> frozenset[str]:
     """Returns the names of the tensors that stay in memory when these modules are recomputed."""
     tensors = {*_HEADS}
+    # With the up-projections of latent attention recomputed, the latents are kept, not the heads.
     if "mla_up_proj" in recomputes:
         has_query_latent = any(attention.q_lora_rank for attention in architecture.attentions)
         tensors = {"kv_wa_proj", "query_wa_proj" if has_query_latent else "query_proj"}
@@ -128,7 +129,7 @@ def _saved_tensors(architecture: Architecture, recomputes: set[str]) -> frozense
     if not recomputes & {"mlp", "moe"}:
         tensors |= _MLP
         if "mlp_gate" in recomputes:
-            tensors.remove("mlpwi_1")
+            tensors.remove("mlpwi_1")  # the output of one of two matrices; the other is kept
         if architecture.is_moe:
             tensors |= _EXPERTS
     return frozenset(tensors)

@@ -147,6 +147,7 @@ def _recipe(job: Job) -> tuple[str, str] | None:
     workload = job.problem.workload
     if workload.lora:
         return None
+    # Flags choose fp32 and the variants of AdamW, and only functions fp8 and Muon.
     precision = "bf16" if workload.precision == "fp32" else workload.precision
     optimizer = "muon" if workload.optimizer == "muon" else "adamw"
     for module, configs in field_table(TABLE).facts["configs"].items():

@@ -80,6 +80,7 @@ def launched_in(text: str, sent: LaunchFiles, default_dialect: str = "transforme
     if command is not None:
         return _launched_by(command, command.command.files)
     files = files_of(text, sent)
+    # The text starts no training: the one file that it writes, or that was sent, may set one up.
     only = files.only_text()
     if only is not None:
         settings = read_settings(only)
