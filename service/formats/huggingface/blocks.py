@@ -1,5 +1,6 @@
 """Layers that a config lists one by one, each with widths of its own or without attention or MLP:
-the results of a neural architecture search (Puzzle, arXiv 2411.19146)."""
+the results of a neural architecture search (Puzzle, arXiv 2411.19146). A *block* here is one entry
+of the list, which stands for a layer."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 `classes.json` has the defaults of the classes in transformers, which `python -m
 tests.launchers.model_code` writes, and `remote_classes.json` those of classes that are published
-beside weights.
+beside weights. A *text tower* is the language model inside of a multimodal one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Typed access to a config.json. Every access says which type and range a key must have, and errors
-name the key that breaks this."""
+name the key that breaks this.
+
+A *common* key is the one that most families use for a size, such as hidden_size.
+"""
 
 from __future__ import annotations
 
@@ -171,6 +174,7 @@ class Config:
     def refuse(self, key: str, missing: str, value: bool = True) -> None:
         """Raises Unsupported where the key has this value, because it adds something to the model
         that the cost model does not cover. `missing` names what that is."""
+        # A key that is missing counts as the other value, which adds nothing.
         if self.flag(key, default=not value) is value:
             raise Unsupported(self.where(key), value, missing)
 

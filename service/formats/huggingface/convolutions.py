@@ -1,4 +1,9 @@
-"""Reads families with short convolutions (LFM2)."""
+"""Reads families with short convolutions (LFM2).
+
+A function with the name of a family rewrites its config into the common keys. One that ends in
+`_kinds` says which layer is of which kind: what it mixes tokens with, attention over all of a
+sequence (FULL), over a window (SLIDING), or a convolution.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +38,7 @@ def lfm2(cfg: Config) -> Config:
     cfg = lfm2_moe(cfg).assuming(block_ffn_dim_multiplier=1.0)
     width = cfg.size("block_ff_dim" if cfg.is_written("block_ff_dim") else "intermediate_size")
     if cfg.flag("block_auto_adjust_ff_dim"):
-        width = 2 * width // 3
+        width = 2 * width // 3  # a gated MLP has three matrices in place of two
         if not cfg.null("block_ffn_dim_multiplier"):
             multiple = cfg.size("block_multiple_of")
             width = int(cfg.number("block_ffn_dim_multiplier") * width)

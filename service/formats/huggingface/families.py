@@ -1,8 +1,9 @@
-"""The families that are read, by `model_type`, out of rows in `families.json`.
+"""The families that are read, by `model_type`, out of rows in `families.json`. A *family* is the
+models with one `model_type`.
 
 A row has the fields of `Family`, or of `Hybrid` where it has `mixers`; `like` names the family
-whose row holds for what it leaves out. A part is the name of a function of the modules below, or a
-list of that name and of arguments, which may be parts.
+whose row holds for what it leaves out. A *part* is a function that reads one part of a layer. A row
+has the name of such a function, or a list of that name and of arguments, which may be parts.
 """
 
 from __future__ import annotations

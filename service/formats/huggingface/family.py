@@ -1,4 +1,8 @@
-"""A family of Hugging Face models: one row of the tables of families."""
+"""A family of Hugging Face models, which are read by the same rules: one row of `families.json`.
+
+A *part* is a function that reads one part of a layer, such as its attention, from a config. The
+*kind* of a layer is what it mixes tokens with: attention of some form, or a recurrence.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +72,11 @@ class Family:
     refused: tuple[Refused, ...] = ()
     attention: AttentionPart = heads()
     kinds: Kinds = all_full
+    """Which layer is of which kind. The configs of most families state it themselves."""
     mlp: MlpPart = gated()
     experts: MoePart | None = None
     sparse: Sparse = all_sparse
+    """Which layers have experts."""
     listed: Callable[[Config], Sequence[tuple[Attention | None, Mlp | Moe | None]]] | None = None
     """Reads layers that are listed one by one, in place of the five fields above."""
     norms: Norms | Callable[[Config], Norms] = Norms()
@@ -177,7 +183,7 @@ class Hybrid(Family):
 
 
 def mtp_layers(cfg: Config) -> int:
-    """Returns the number of multi-token-prediction modules, which stand beside the stack."""
+    """Returns the number of multi-token-prediction modules, which are not among the layers."""
     return cfg.count("num_nextn_predict_layers", 0, most=MAX_LAYERS)
 
 

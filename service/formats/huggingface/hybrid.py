@@ -1,4 +1,9 @@
-"""Reads families with recurrences, or with attention over chosen or pooled keys."""
+"""Reads families with recurrences, or with attention over chosen or pooled keys.
+
+A function with the name of a family rewrites its config into the common keys, and one that ends in
+`_kinds` says which layer is of which kind: FULL or SLIDING attention, or a recurrence (LINEAR). An
+*indexer* chooses the keys of sparse attention; a *pooled* key stands for those of several tokens.
+"""
 
 from __future__ import annotations
 
@@ -250,6 +255,7 @@ def glm_kinds(cfg: Config) -> Callable[[int], str]:
     return lambda index: kind_of(index) if stated(index) == INDEXED else stated(index)
 
 
+# By the number of tokens that a pooled key stands for; 0 for a window without pooled keys.
 _POOLING_OF_RATIO = {0: SLIDING, 4: _SPARSELY_POOLED, 128: _HEAVILY_POOLED}
 
 

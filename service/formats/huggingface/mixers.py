@@ -1,5 +1,9 @@
 """Mixers of tokens that only some families have: recurrences, and attention over chosen or pooled
-keys. A part is a function that reads it from a config, as in `parts`."""
+keys.
+
+A *part* is a function that reads a mixer, or a layer with it, from a config. An *indexer* chooses
+the keys of sparse attention; a *pooled* key stands for those of several tokens.
+"""
 
 from __future__ import annotations
 
@@ -79,6 +83,7 @@ def kimi_delta_attention(*, full_rank_decay: bool, full_rank_gate: Switch) -> Re
     decay or an output gate that is not of full rank has the rank of a head."""
 
     def read(cfg: Config) -> DeltaNet:
+        """Returns the delta attention of a config; see `kimi_delta_attention`."""
         head_dim = cfg.size("linear_head_dim")
         num_heads = cfg.size("linear_num_heads")
         return DeltaNet(
@@ -100,6 +105,7 @@ def lightning_attention(part: AttentionPart) -> RecurrencePart:
     `part` reads. Each head has keys of its own."""
 
     def read(cfg: Config) -> LightningAttention:
+        """Returns the recurrence of a config; see `lightning_attention`."""
         attention = part(cfg, FULL)
         return LightningAttention(
             num_heads=attention.num_attention_heads,
@@ -123,6 +129,8 @@ def mamba2(*, norm: Switch = True, width: Callable[[Config], int] | None = None)
     it the config has the elements of one head."""
 
     def read(cfg: Config) -> Mamba2:
+        """Returns the Mamba-2 of a config, with the arguments of `mamba2`. Its groups count as key
+        heads, and its state as their size."""
         num_heads = cfg.size("mamba_n_heads")
         return Mamba2(
             num_heads=num_heads,
@@ -157,7 +165,8 @@ def _mamba_head_dim(cfg: Config, elements: int, num_heads: int) -> int:
 
 
 def _dividing(cfg: Config, key: str, parts: int, num_heads: int) -> int:
-    """Returns `parts`, the value of `key`. Raises Invalid where it does not divide the heads."""
+    """Returns `parts`, the value of `key`: a number of groups of heads. Raises Invalid where it
+    does not divide the heads."""
     if num_heads % parts:
         raise cfg.invalid(key, f"must divide {num_heads} heads")
     return parts
@@ -168,12 +177,14 @@ def chosen_keys(*, shared: bool = False) -> LayerPart:
     (DeepSeek-V3.2). With `shared` an earlier layer's indexer chooses them."""
 
     def read(cfg: Config) -> Layer:
+        """Returns a layer with latent attention and its indexer. Raises Unsupported where queries
+        have no latent, which the indexer reads."""
         dim = cfg.size("index_head_dim")
         indexer = Indexer(
             num_heads=cfg.size("index_n_heads"),
             head_dim=dim,
             top_k=cfg.size("index_topk"),
-            norm_parameters=2 * dim,
+            norm_parameters=2 * dim,  # the weight and the bias of one norm
             shared=shared,
         )
         attention = latent(cfg, FULL)
@@ -190,6 +201,8 @@ def chosen_blocks(part: AttentionPart) -> LayerPart:
     (MiniMax-M3). The indexer has norms of its queries and keys."""
 
     def read(cfg: Config) -> Layer:
+        """Returns a layer whose attention has an indexer. The indexer chooses whole blocks, and
+        `top_k` counts the keys in them."""
         dim = cfg.size("index_head_dim")
         indexer = Indexer(
             num_heads=cfg.size("index_n_heads"),
@@ -209,6 +222,8 @@ def pooled_keys(rate_key: str | None = None, *, indexed: bool = False) -> LayerP
     keys in a pool. With `indexed` an indexer chooses among the pooled keys, and pools overlap."""
 
     def read(cfg: Config) -> Layer:
+        """Returns a layer with the attention of DeepSeek-V4; see `pooled_keys`. All heads share one
+        head of keys, which are its values too."""
         num_heads = cfg.size("num_attention_heads")
         head_dim = cfg.size("head_dim")
         indexer = Indexer(

@@ -1,4 +1,9 @@
-"""Reads families with experts."""
+"""Reads families with experts.
+
+A function with the name of a family rewrites its config into the common keys. One that ends in
+`_kinds` says which layer is of which kind: what it mixes tokens with, such as FULL or SLIDING
+attention. One that ends in `_sparse` says which layers have experts.
+"""
 
 from __future__ import annotations
 
@@ -87,6 +92,7 @@ def same_in_all_layers(*keys: str) -> Callable[[Config], Config]:
     raises Unsupported where layers differ."""
 
     def prepare(cfg: Config) -> Config:
+        """Returns the config with one number under each of `keys`."""
         for key in keys:
             value = cfg.get(key)
             if isinstance(value, list) and value:
@@ -147,6 +153,7 @@ def longcat_flash_experts(cfg: Config) -> Moe:
         selection_bias=True,
     )
     moe = part(cfg)
+    # The share of a token's choices that fall on experts which compute.
     computing = moe.num_experts / (moe.num_experts + zero_experts)
     return replace(
         moe,

@@ -1,8 +1,8 @@
 """Reads the parts of a layer from a config: attention, MLPs and experts.
 
-A part is a function that reads it from a config. A function here that has the name of a part takes
-what is peculiar to a family, and returns such a function. A `Switch` is true, false, or the key of
-the config that says so.
+A *part* is a function that reads a part of a layer from a config. A function here that has the name
+of a part, such as `heads`, takes what is peculiar to a family and returns such a function. A
+`Switch` is true, false, or the key of the config that says so.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ def heads(
     gate: Literal["element", "head"] = "head" if gate_per_head else "element"
 
     def read(cfg: Config, kind: str) -> Attention:
+        """Returns the attention of a config, with the arguments of `heads`. All kinds of layers
+        have the same."""
         num_heads, kv_heads, head_dim = head_counts(cfg)
         qkv_bias = is_on(cfg, bias)
         return Attention(
@@ -115,6 +117,7 @@ def plain(
     the hidden size."""
 
     def read(cfg: Config) -> Mlp:
+        """Returns the MLP of a config, with the arguments of `plain`."""
         default = times_hidden and times_hidden * cfg.size("hidden_size")
         size = cfg.size("intermediate_size", default)
         return Mlp(
@@ -147,6 +150,8 @@ def experts(
     """
 
     def read(cfg: Config) -> Moe:
+        """Returns the experts of a config, with the arguments of `experts`. Raises Invalid where a
+        token would have more experts than there are."""
         num_experts = cfg.size(count)
         per_token = cfg.size(top_k)
         if per_token > num_experts:

@@ -1,4 +1,9 @@
-"""Reads which layers of a model are of which kind."""
+"""Reads which layers of a model are of which kind, and which have experts.
+
+The *kind* of a layer is what it mixes tokens with: attention over all of a sequence (FULL), over a
+window (SLIDING) or within a chunk (CHUNKED), or a recurrence (LINEAR). A *sparse* layer has
+experts.
+"""
 
 from __future__ import annotations
 

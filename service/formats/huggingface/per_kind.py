@@ -1,4 +1,9 @@
-"""Reads families whose attention layers of one kind have other heads than those of another."""
+"""Reads families whose attention layers of one kind have other heads than those of another. The
+*kind* is FULL for attention over all of a sequence, and SLIDING for attention over a window.
+
+A function with the name of a family rewrites its config into the common keys. One that ends in
+`_kinds` says which layer is of which kind, and one that ends in `_sparse` which have experts.
+"""
 
 from __future__ import annotations
 

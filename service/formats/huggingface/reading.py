@@ -4,8 +4,8 @@ own family means them.
 Nothing is guessed. A `model_type` that is in no table is refused, and so is a config that lacks a
 size its family needs. Other keys that are absent have the default of their class in transformers,
 and so have the sizes of a text tower, from which transformers leaves out what equals the default.
-Of a multimodal model the text tower is read, and on demand its encoder of images
-(`vision`); other towers are left out.
+Of a multimodal model the *text tower* (its language model) is read, and on demand its encoder of
+images (`vision`); other towers are left out.
 
 A family that the cost model cannot describe goes into `unsupported.json`, with what is missing.
 """

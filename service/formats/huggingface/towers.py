@@ -1,4 +1,5 @@
-"""An encoder of images with its projector, and the parts that encoders are made of."""
+"""An encoder of images with its projector, and the parts that encoders are made of. A *patch* is a
+square of an image, the encoder's own token; some patches make one token of the language model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The encoders of images of Hugging Face's vision-language models, from their `vision_config`.
 
-A reader is named for the vision transformer that it reads. Sizes that a config leaves out are those
-of its class in transformers, which `vision_classes.json` has.
+A *tower* is an encoder with its projector, and a *patch* a square of an image: the encoder's own
+token. A reader is named for the vision transformer that it reads. Sizes that a config leaves out
+are those of its class in transformers, which `vision_classes.json` has.
 """
 
 from __future__ import annotations
@@ -203,6 +204,7 @@ def _gemma4(whole: Config, vision: Config, text_hidden: int) -> Tower:
         ),
         patches_per_token=vision.size("pooling_kernel_size") ** 2,
         patch_elements=3 * side_of(vision, "patch_size") ** 2,
+        # Embeddings of rows and of columns.
         other_parameters=2 * vision.size("position_embedding_size") * hidden,
         projector=projector_of(hidden, text_hidden, bias=False),
         tokens_per_image=whole.size_or_none("vision_soft_tokens_per_image")
@@ -215,6 +217,7 @@ def _llama4(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the encoder of Llama 4. Its attention is within a tile of `image_size`, whose
     patches are merged by a pixel shuffle."""
     hidden = vision.size("hidden_size")
+    # Shuffling by a ratio r makes one token of 1/r x 1/r patches.
     merged = round(vision.number("pixel_shuffle_ratio") ** -2)
     adapted = vision.size("projector_input_dim")
     output = vision.size("projector_output_dim")
@@ -244,6 +247,7 @@ def _kimi(whole: Config, vision: Config, text_hidden: int) -> Tower:
         layers=equal_layers(vision),
         patches_per_token=tall * wide,
         patch_elements=3 * side_of(vision, "patch_size") ** 2,
+        # The bias of the patches, positions, and a norm with a bias.
         other_parameters=hidden + positions + 2 * hidden,
         projector=projector_of(
             tall * wide * hidden, tall * wide * hidden, text_hidden, norm=2 * normed
@@ -274,6 +278,7 @@ def _internvl(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the encoder of InternVL. `text_hidden` is the hidden size of the language model."""
     whole = whole.assuming(downsample_ratio=0.5)
     hidden = vision.size("hidden_size")
+    # Sampling down by a ratio r makes one token of 1/r x 1/r patches.
     merged = round(whole.number("downsample_ratio") ** -2)
     rms = vision.word("norm_type") == "rms_norm"
     layers = equal_layers(
@@ -326,7 +331,7 @@ def _pixtral(vision: Config, merged: int, projector: Projector) -> Tower:
         layers=equal_layers(vision, bias=False, gated=True, rms=True),
         patches_per_token=merged,
         patch_elements=_patch_elements(vision),
-        other_parameters=hidden,
+        other_parameters=hidden,  # the norm before the layers
         projector=projector,
     )
 

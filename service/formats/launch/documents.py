@@ -161,7 +161,7 @@ class _Measuring:
                 " out those that matter"
             )
             raise invalid_launch(self.text[:_MOST_SHOWN], rule)
-        if height > _DEEPEST + 1:
+        if height > _DEEPEST + 1:  # a value alone has a height of 1
             raise _too_deep(self.text)
         self.sizes[id(node)] = (count, height)
         return count, height
@@ -247,8 +247,9 @@ def sent_settings(
     name: str, setting: str, files: LaunchFiles, reservations: list[Reservation]
 ) -> dict[str, Any]:
     """Returns the settings of the file `name`, which is the value of `setting`. Where that file
-    was not sent, returns none and adds a reservation. A value that is itself a JSON object is read
-    in place of a file (transformers 5.24.0, training_args.py, _VALID_DICT_FIELDS)."""
+    was not sent, returns none and adds a reservation: a remark that they could matter. A value
+    that is itself a JSON object is read in place of a file (transformers 5.24.0, training_args.py,
+    _VALID_DICT_FIELDS)."""
     text = name if name.lstrip().startswith("{") else files.find(name)
     if text is None:
         reservations.append(Reservation.of_file(setting, name))

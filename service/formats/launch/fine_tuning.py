@@ -1,5 +1,9 @@
 """Fine-tuning, 16-bit parameters and images in launch configurations: the formats that cannot
-express them, and what a script must do besides."""
+express them, and what a script must do besides.
+
+A *format* is one framework's way of being launched, such as the flags of Megatron-LM. The text of
+an Inexpressible says what the format's program lacks, and what to ask for instead.
+"""
 
 from __future__ import annotations
 

@@ -24,11 +24,12 @@ NO_CHANGES: Changes = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A layout of a problem that is to be launched. The stack of the problem has the switches."""
+    """A job is a layout of a problem that is to be launched. The stack of the problem has the
+    switches: choices of software that no layout makes, such as kernels."""
 
     problem: Problem
     layout: Layout
-    """With every knob settled."""
+    """Every field has its final value."""
     layers_per_chunk: tuple[int, ...]
     """The numbers of layers of the pp * virtual_stages chunks, in the order of the model."""
     family: str | None = None
@@ -168,7 +169,7 @@ class OwnName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchReading:
-    """A launch configuration as it is read, in the wire form of requests.
+    """A launch configuration as it is read, in the JSON form of requests.
 
     A part is None where the configuration says nothing of it, as a DeepSpeed document says nothing
     of the model. Values that a framework would fill in itself are filled in, by the defaults of the

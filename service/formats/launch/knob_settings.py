@@ -1,5 +1,5 @@
-"""The name that each framework has for a knob of a layout, and for the global batch: that of the
-setting that a person would change first."""
+"""The setting of each framework for a knob of a layout, which is a field such as tp, and for the
+global batch. Where there are several, it is the one that a person would change first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COUNTED_OTHERWISE = {
     "torchtitan": ("virtual_stages",),
     "maxtext": ("virtual_stages", "micro_batch", "dp_shard", "dp_replicate"),
 }
-"""Knobs whose setting counts something else."""
+"""Knobs whose setting counts something else, as MaxText's batch is that of a device."""
 _SCHEDULE_OF_CHUNKS = ("megatron", "megatron-bridge")
 """Formats in which the schedule follows from virtual stages."""
 

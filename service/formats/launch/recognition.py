@@ -137,7 +137,7 @@ def recognized(text: str, files: LaunchFiles) -> Recognized | None:
         names |= _names(" ".join(command.words))  # of a script that was sent
     matches = _counts_by_format(names)
     likely = max(matches, key=lambda name: matches[name])
-    has_tie = sorted(matches.values())[-2] == matches[likely]
+    has_tie = sorted(matches.values())[-2] == matches[likely]  # with the second most
     if matches[likely] < _FEWEST or has_tie:
         return None
     return Recognized(likely, f"the names of its settings, of which {matches[likely]} are of it")
@@ -162,6 +162,7 @@ def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | Non
     if program_at(words) is None:
         return None
     # Launchers that start any program do not show that it trains; a name that says so does.
+    # `likelihood` is below 0 for names of other work, and above 1 for names of training.
     has_settings = any(re.match(r"-|[\w.+]+=", word) for word in command.words)
     is_launch = set(launchers(words)) - {"srun", "sbatch", "mpirun", "mpiexec"}
     if likelihood(words) < 0 or not (has_settings or is_launch or likelihood(words) > 1):

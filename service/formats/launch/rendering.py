@@ -1,4 +1,9 @@
-"""A launch configuration as a text: a shell script, YAML or Python."""
+"""A launch configuration as a text: a shell script, YAML or Python.
+
+A *placeholder* is a setting that the caller must fill in, such as the data path. In a script it is
+a shell variable. `LaunchFormat.words` is None for formats whose settings are a document, which the
+script writes into a file, and not arguments.
+"""
 
 from __future__ import annotations
 
@@ -201,6 +206,7 @@ def _requirement(variable: str, unset: str, hint: str) -> str:
     """Returns a line of the shell that stops the script where the variable is not set, and
     prints a hint on what to set it to. `unset` is "?", or ":?" where an empty variable counts as
     unset."""
+    # Inside of ${...} the shell would expand these characters, or end at them.
     plain = re.sub(r"[\\\"$`{}!]", "", hint.replace("'", "’"))
     return f': "${{{variable}{unset}{plain}}}"'
 
@@ -257,6 +263,7 @@ def _command(
         " ".join(_program(format_, configuration)),
     ]
     settings = dict(configuration.settings)
+    # torchtitan reads nothing but options of its subcommand behind that subcommand.
     behind = {name: settings.pop(name) for name in [format_.last] if name in settings}
     if format_.words is None:
         lines += _one_argument_a_line(command_words(configuration))
@@ -288,13 +295,13 @@ def _placeholders(
         words = [*_flags(token)] if are_options else format_.words(token)
         is_list = name in configuration.list_placeholders
         quoted = " ".join(_with_variable(word, is_list=is_list) for word in words)
-        yield f"${{{variable}:+{quoted}}}"
+        yield f"${{{variable}:+{quoted}}}"  # the words, unless the variable is empty
 
 
 def _with_variable(word: str, *, is_list: bool) -> str:
     """Returns a word with the token in it replaced by its shell variable. With `is_list` the
-    variable is not quoted, so that the shell splits it. It has no braces, since the caller puts it
-    inside of ${...}."""
+    variable is not quoted, so that the shell splits it. The variable has no braces, since the
+    caller puts the word inside of ${...}."""
     return _TOKEN.sub(r"$\1" if is_list else r'"$\1"', word)
 
 
@@ -371,6 +378,7 @@ def _launcher_words(format_: LaunchFormat, configuration: LaunchConfiguration) -
     ordered = [f"--ntasks={nodes}", "--distribution=arbitrary"]
     options = ["--cpu-bind=none", *(ordered if "nodelist" in configuration.slurm else [])]
     inner = f'{together[format_.starter]} "$@"'
+    # The word behind the text of bash -c is its $0; the program and its arguments are its "$@".
     return ["srun", *options, f"bash -c '{inner}'", format_.starter]
 
 

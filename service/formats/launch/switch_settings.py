@@ -1,4 +1,9 @@
-"""The switches of a stack in the settings of a launch."""
+"""The switches of a stack in the settings of a launch.
+
+A *switch* is a choice of software that no layout makes, such as a kernel. Its *arguments* are the
+framework's settings that make this choice. Its *condition*, such as "tp", says in which layouts it
+means something.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +63,7 @@ def values_of_switches(stack_id: str) -> Mapping[str, frozenset[str]]:
 
 
 def _arguments_of_switches(stack_id: str) -> Iterator[Mapping[str, Any]]:
-    """Yields, for each position of each switch of a stack, the arguments that set it."""
+    """Yields, for each value of each switch of a stack, the arguments that choose it."""
     for switch in switches_of(catalogue.stack(stack_id)):
         for setting in switch.settings:
             yield setting.arguments

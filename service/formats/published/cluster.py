@@ -1,4 +1,7 @@
-"""The clusters of published runs."""
+"""The clusters of published runs. A *row* is the JSON object that describes the cluster of a run.
+
+A *level* is one kind of links of a fabric: scale-up links such as NVLink, or the network.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The layouts of published runs: what a row states, and the alternatives that it leaves open.
 
-Whatever is settled by the habits of the stack is appended to `assumed`, by the name of its field.
+A *row* is one published run, a JSON object, and `training` is the part of it about the training.
+What a row does not state is taken as its *stack*, the training software, usually has it, and the
+name of that field is appended to `assumed`.
 """
 
 from __future__ import annotations
@@ -114,6 +116,7 @@ def _shard_within_slice(
     """Returns the degree of sharding of a run that shards within each slice and replicates over
     slices. Returns `dp_shard`, over all slices, where the other axes leave no room within a
     slice. `expert_ranks` is the number of ranks over which experts are split."""
+    # The part of dp_shard that fits beside the other axes into the devices of one slice.
     within_slice = math.gcd(dp_shard, cluster.scale_up_domain // other_degrees)
     has_room = within_slice > 1 and within_slice * other_degrees % expert_ranks == 0
     return within_slice if has_room else dp_shard
@@ -127,6 +130,7 @@ def _expert_tensor_degree(
     `ep * tp` does not divide the devices of a stage."""
     if stage_devices % (ep * tp):
         return 1
+    # Stacks that launch a step as one graph are those of JAX, unless the row states a capture.
     is_habit = ep > 1 and stack.expert_tensor_parallel and stack.launch != "graph"
     if architecture.is_moe and (is_habit or stack.expert_folding == "beside_tensor"):
         return tp
@@ -149,7 +153,7 @@ def read_layouts(
         is_even = num_layers % chunks == 0
         policies = _recompute_policies(training, problem, num_layers // chunks, assumed)
         for policy in policies:
-            # Layouts state recompute of some layers a chunk only for equal chunks.
+            # Layouts can have recompute of some layers of a chunk only where chunks are equal.
             is_part = is_even and policy.layers * chunks < num_layers
             for micro_batch in _micro_batches(row, problem, degrees, assumed):
                 layout = Layout(
@@ -253,6 +257,7 @@ def _recompute_policies(
         if layers is not None:
             return [RecomputePolicy("full", layers=layers)]
         assumed.append("recompute")
+        # The layers may be any; eighths of a chunk, and all of it (0), stand for them.
         return [RecomputePolicy("full", layers=part) for part in (*_eighths(chunk_layers), 0)]
     if policy == "selective":
         stated = details.split(",")

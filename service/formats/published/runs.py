@@ -1,10 +1,12 @@
-"""Reads published training runs: JSON objects of model, cluster, training and measured.
+"""Reads published training runs. A *row* is one run, a JSON object of model, cluster, training and
+measured.
 
 Only what was run is read into a question, and never identifiers, titles, notes or measurements.
-What a row leaves open is settled by the habits of its stack and listed in `assumed`. An open
-micro-batch, recompute or schedule gives several alternatives. Of these the caller takes the best
-under the first recompute policy, or where none of those fits the best of all; and of a stack that
-takes all sequences at once, the one with the most sequences that fits.
+What a row leaves open is taken as its *stack*, the training software, usually has it, and the names
+of such fields are listed in `assumed`. An open micro-batch, recompute or schedule gives several
+*alternatives*, which are layouts. Of these the caller takes the fastest under the first recompute
+policy, or where none of those fits the fastest of all; and of a stack that takes all sequences at
+once, the one with the most sequences that fits.
 
 The software of a row is read in `software`, its cluster in `cluster` and its layouts in `layouts`.
 """
@@ -55,7 +57,7 @@ class Run:
     alternatives: tuple[Layout, ...]
     """The layouts that the run may have had; one where the row leaves nothing open."""
     assumed: tuple[str, ...]
-    """The fields that the row leaves open and the habits of its stack settle."""
+    """The fields that the row leaves open, and that were taken as its stack usually has them."""
     step_time_s: float | None
     """None where the row states neither this nor FLOP/s nor MFU."""
     converted: bool
@@ -132,6 +134,7 @@ def _memory_bytes(row: Row) -> float | None:
     has_peak = row.get("outcome", "ok") == "ok" and "2p" not in schedule and "h2" not in schedule
     if not has_peak or row["training"].get("micro_batch_size") is None:
         return None
+    # memory_gb is read as GiB, the unit that sources print, whatever its name says.
     return float(row["measured"].get("memory_gb") or 0) * GIB or None
 
 
@@ -184,6 +187,7 @@ def _window(extra: Row) -> dict[str, Any]:
     local_to_full = re.search(r"(\d+)(?: local)?\s*:\s*1(?: global)?", text)
     share_of_layers = re.search(r"(\d+) of (\d+) layers", text)
     period = 2 if "alternating" in text else None
+    # "5:1" is five windowed layers to each full one, and "1 of 6 layers" the same.
     if local_to_full:
         period = int(local_to_full.group(1)) + 1
     elif share_of_layers:

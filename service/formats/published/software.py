@@ -1,5 +1,8 @@
-"""The software of published runs: the stack of the catalogue that a row means, and how old it
-is."""
+"""The software of published runs: the stack of the catalogue that a row means, and how old it is.
+
+A *row* is one published run, a JSON object, and `training` is the part of it about the training.
+The *stack* is the training software, such as Megatron-LM.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from models.spec.switches import as_of, as_usually_run
 from service.formats.published.switches import stated_switches
 
 Row = Mapping[str, Any]
+"""One published run, or an object inside of it, as JSON has it."""
 
 _KERNELS = {
     "flash-attention-1": "flash1",
@@ -74,6 +78,7 @@ def _stated_changes(training: Row, stack: Stack) -> dict[str, Any]:
     kernel = _KERNELS.get(training.get("attention_kernel") or "")
     if kernel:
         changes["attention_kernel"] = kernel
+    # Rows that state this run norms, and nothing else, as fused kernels, or none at all.
     if training.get("fused_norm_kernel") is not None:
         changes |= {"fused": False, "fused_norm": bool(training["fused_norm_kernel"])}
     if training.get("compile") is not None and stack.launch != "graph":
@@ -120,7 +125,7 @@ def _shown_abilities(stack: Stack, training: Row, vendor: str) -> dict[str, Any]
     offloaded = offloaded_states(training)
     if offloaded:
         shown["offload"] = tuple(dict.fromkeys((*stack.offload, *offloaded)))
-        shown["offload_alone"] = False
+        shown["offload_alone"] = False  # it may go with a pipeline and with recompute
     return shown
 
 

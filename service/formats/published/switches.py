@@ -1,5 +1,9 @@
 """The switches of published runs (`training.switches`): what a run says of its kernels and its
-overlap, in the fields of a stack."""
+overlap, in the fields of a stack.
+
+A *switch* is a choice of software that no layout makes, such as a kernel. The *stack* is the
+training software. A *reader* turns the value of a switch into fields of `Stack`.
+"""
 
 from __future__ import annotations
 

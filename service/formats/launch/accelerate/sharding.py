@@ -1,5 +1,9 @@
 """Layouts of FSDP, plain data parallelism and Megatron by accelerate 1.15.0 (utils/
-dataclasses.py, parallelism_config.py)."""
+dataclasses.py, parallelism_config.py).
+
+A *stop* is a setting with which accelerate refuses to start. A *reservation* is a remark that a
+setting could matter and is not, or not fully, taken into account.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +55,7 @@ def fsdp_layout(settings: Settings, num_devices: int | None, stops: Stops) -> di
 
 
 def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
-    """Returns the sharding of FSDP1 as fields of the layout. It takes fsdp_sharding_strategy,
+    """Returns the sharding of FSDP1 as fields of the layout. FSDP1 goes by fsdp_sharding_strategy,
     whatever other settings say, because its variable FSDP_SHARDING_STRATEGY is always set
     (utils/launch.py)."""
     name = "fsdp_config.fsdp_reshard_after_forward"

@@ -1,9 +1,12 @@
-"""A layout as a configuration of accelerate launch, for accelerate 1.15.0, and the
+"""Writes a layout as a configuration of accelerate launch, for accelerate 1.15.0, and the
 TrainingArguments of transformers that go with it.
 
 ZeRO 3 is FSDP2, which drops parameters after every backward. ZeRO 2 is FSDP1 with SHARD_GRAD_OP,
 which keeps them from one micro-batch to the next (torch/distributed/fsdp/_runtime_utils.py,
 _should_free_in_backward). Without ZeRO, DistributedDataParallel replicates the model.
+
+The text of an Inexpressible says why no setting does what was asked for, and what to ask for
+instead.
 """
 
 from __future__ import annotations

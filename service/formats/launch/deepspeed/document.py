@@ -1,4 +1,9 @@
-"""Reads a DeepSpeed document, with the defaults of deepspeed 0.19.8."""
+"""Reads a DeepSpeed document (ds_config.json), with the defaults of deepspeed 0.19.8.
+
+A *stop* is a setting with which DeepSpeed refuses to start. A *reservation* is a remark that a
+setting could matter and is not, or not fully, taken into account.
+The *ranks* of a document include those of tensor parallelism.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +34,7 @@ _DATA_TYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentParts:
-    """The parts of a launch that a document sets, in the wire form of requests."""
+    """The parts of a launch that a document sets, in the JSON form of requests."""
 
     layout: dict[str, Any]
     workload: dict[str, Any]
@@ -175,7 +180,7 @@ def _sharding(settings: Settings) -> dict[str, Any]:
     stage = settings.integer("zero_optimization.stage", least=0) or 0
     if stage > 3:
         raise invalid_launch(shown("zero_optimization.stage", stage), "must be 0, 1, 2 or 3")
-    # Before 0.3.16 both devices were switches.
+    # Before 0.3.16 each device was a switch (cpu_offload), true or false.
     optimizer_device = settings.text(_OFFLOAD_OPTIMIZER)
     if settings.boolean("zero_optimization.cpu_offload"):
         optimizer_device = "cpu"

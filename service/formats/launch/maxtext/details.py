@@ -13,8 +13,8 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192.0,
 }
-"""The numbers of llama3's stretching that MaxText has written into its code (layers/embeddings.py,
-LLaMARotaryEmbedding)."""
+"""The numbers of Llama 3's rope scaling that MaxText has written into its code
+(layers/embeddings.py, LLaMARotaryEmbedding)."""
 
 
 def detail_settings(details: ModelDetails) -> dict[str, Any]:

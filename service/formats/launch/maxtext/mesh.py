@@ -1,5 +1,9 @@
 """The mesh of MaxText: each axis has a degree within a slice (ici) and one across slices (dcn)
-(maxtext 0.2.5 configs/base.yml, utils/maxtext_utils.py create_device_mesh)."""
+(maxtext 0.2.5 configs/base.yml, utils/maxtext_utils.py create_device_mesh).
+
+A *slice* is a slice of a TPU torus, or on GPUs a scale-up domain such as a machine. *Inside* and
+*outside* stand for within a slice and across slices.
+"""
 
 from __future__ import annotations
 
@@ -55,12 +59,14 @@ def mesh_of(layout: Layout, cluster: Cluster) -> Mesh:
     split = _split_over_slices(layout, cluster)
     expert, rule = _expert_axis(layout)
     shard_inside, shard_outside = split["dp_shard"]
+    # The expert axis takes as many of dp_shard's ranks within a slice as it can.
     inside = math.gcd(expert, shard_inside)
     outside = expert // inside
     if shard_outside % outside:
         cure = "the expert axis would lie over a part of a slice; ask with another ep or dp_shard"
         raise Inexpressible("layout.ep", layout.ep, cure)
     data = split["dp_replicate"]
+    # The fsdp axis has the ranks of dp_shard that the expert axis leaves.
     fsdp = (shard_inside // inside, shard_outside // outside)
     if layout.zero_stage < 3:  # parameters are whole on all ranks of data parallelism
         data, fsdp = (data[0] * fsdp[0], data[1] * fsdp[1]), (1, 1)
@@ -144,6 +150,7 @@ def splits_physical_axes(mesh: Mesh, cluster: Cluster) -> bool:
     _create_device_mesh_for_nd_torus)."""
     if not cluster.is_torus:
         return False
+    # Where a chip has several devices, they make a dim of their own.
     cores = cluster.chip.devices_per_chip
     dims = [*([cores] if cores > 1 else []), *reversed(cluster.slice_shape)]
     outermost_first = sorted(MESH_AXES, key=lambda axis: axis != "pipeline")  # pipeline first
@@ -173,6 +180,7 @@ def placement_of(split: Mapping[str, tuple[int, int]]) -> tuple[list[str], bool]
     """Returns the order of a layout's axes, innermost first, and whether that order is exact: it
     is not where several axes lie both within slices and across them. `split` has each axis'
     degrees within and across slices. Axes of degree 1 may stand anywhere."""
+    # A straddling axis lies both within slices and across them.
     straddling = [axis for axis in AXES if min(split[axis]) > 1]
     outside = [axis for axis in ACROSS if split[axis][0] == 1 < split[axis][1]]
     inside = [axis for axis in AXES if split[axis][1] == 1 < split[axis][0]]

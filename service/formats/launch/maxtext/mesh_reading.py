@@ -1,5 +1,10 @@
 """Reads the mesh of a launch of MaxText: the degrees of its axes within slices (ici) and across
-slices (dcn), as the degrees, the ZeRO stage and the placement of a layout."""
+slices (dcn), as the degrees, the ZeRO stage and the placement of a layout.
+
+A *slice* is a slice of a TPU torus, or on GPUs a scale-up domain. A *stop* is a setting with which
+MaxText refuses to start. A *reservation* is a remark that a setting could matter and is not, or not
+fully, taken into account.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +52,15 @@ class MeshReader:
 
     def degrees(self, stops: Stops) -> Degrees:
         """Returns the degrees within and across slices, by the keys of `_AXES`. A degree of -1
-        across slices is filled in where their number is known; any other is 0. Where MaxText
+        across slices is filled in where their number is known. Any other degree of -1 is returned
+        as 0, which stands for unknown. Where MaxText
         refuses the degrees, notes a stop and returns those of an FSDP that takes all devices."""
         default_mesh = {**dict.fromkeys(_AXES, (1, 1)), "fsdp": (0, 1)}
         return stops.attempt(self._degrees, instead=default_mesh)
 
     def _degrees(self) -> Degrees:
+        """Returns the degrees within and across slices. Raises Stopped for those that MaxText
+        refuses."""
         inside = _Side("ici", self.values, self.settings)
         across = _Side("dcn", self.values, self.settings)
         self._fill(inside, across)
@@ -185,8 +193,8 @@ class _Side:
         return min(self.degrees, key=lambda axis: (self.degrees[axis] != -1, -self.degrees[axis]))
 
     def fill(self, slices: int) -> None:
-        """Replaces the degree of -1 by what the others leave of the slices. Raises Stopped where
-        that is no whole number."""
+        """Replaces the degree of -1 by what the others leave of this number of slices. Raises
+        Stopped where that is no whole number."""
         if slices % self.product:
             axis = self.axis_to_change
             rule = f"and the other {self.prefix} degrees multiply to {self.product}, of which"

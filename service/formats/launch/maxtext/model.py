@@ -1,4 +1,8 @@
-"""Models in MaxText's words: a name that it has a file for, or the sizes of its layers."""
+"""Models in MaxText's words: a name that it has a file for, or the sizes of its layers.
+
+A *block* is MaxText's decoder_block: the family, such as llama2, whose layers the model has. A
+*reservation* is a remark that a setting could matter and is not taken into account.
+"""
 
 from __future__ import annotations
 
@@ -236,6 +240,7 @@ def _scaled(values: Mapping[str, Any]) -> dict[str, Any]:
     doublings, remainder = divmod(scale.bit_length() - 1, 3)
     heads = doublings + (remainder > 0)
     width = doublings + (remainder > 1)
+    # Each size is doubled so many times.
     shifts = {
         "base_emb_dim": width,
         "base_num_query_heads": heads,

@@ -34,6 +34,7 @@ def package_file(path: str) -> PackageFile | None:
         return PackageFile(_BASE, {})
     if _FOLDER not in steps[:-1]:
         return None
+    # The steps behind the last `configs` of the path.
     in_folder = steps[len(steps) - steps[::-1].index(_FOLDER) :]
     name = "/".join(in_folder)
     files: Mapping[str, Mapping[str, Any]] = facts(TABLE)["files"]

@@ -1,4 +1,9 @@
-"""This module reads key=value settings, or a YAML file, of MaxText 0.2.5."""
+"""This module reads key=value settings, or a YAML file, of MaxText 0.2.5.
+
+A *stop* is a setting with which MaxText refuses to start. A *reservation* is a remark that a
+setting could matter and is not, or not fully, taken into account. A *switch* is a choice of
+software that no layout makes, such as a kernel.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +48,7 @@ _PRECISIONS = {
     "te_no_quant": "bf16",
 }  # fmt: skip
 _WITHOUT_ACCUMULATION = ("fp8", "nanoo_fp8", "fp8_gpu", "te_fp8_delayedscaling")
+"""The quantizations that MaxText does not combine with gradient accumulation."""
 _DTYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
 _OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw", "muon": "muon"}
 _CONTEXTS = {"all_gather": "allgather", "ring": "ring", "ulysses": "ulysses"}
@@ -148,6 +154,7 @@ class _Reader:
         per_device = Fraction(values[name]).limit_denominator(10**6)
         steps = values["gradient_accumulation_steps"]
         at_once = self._micro_batches_of_pipeline(layout["pp"])
+        # A forward pass of a rank has `per_device` sequences of each of its devices.
         micro_batch = per_device * devices_of_rank / max(at_once, 1)
         if steps < 1 or at_once < 1 or micro_batch.denominator > 1 or micro_batch < 1:
             rule = (
@@ -192,6 +199,7 @@ class _Reader:
         if layers < 1 or repeats < -1 or repeats == 0:
             name = "num_pipeline_repeats" if layers >= 1 else "num_layers_per_pipeline_stage"
             self.stops.note(Stopped(name, values[name], "must be at least 1", f"{name}=1"))
+            # -1 repeats are as many as the layers of the model need.
             layers, repeats = max(layers, 1), repeats or -1
         if pipeline_layers != -1:
             reason = "only these layers are in the pipeline, and all are read as such"
@@ -284,6 +292,7 @@ class _Reader:
         if not values["sparse_matmul"] and values["capacity_factor"] <= 0:
             reason = "every expert computes every token, and is read as its own alone"
             self.settings.add_reservation("sparse_matmul", reason, "use true, or a capacity_factor")
+        # The switch of grouped kernels is megablox, and means something beside sparse_matmul alone.
         switches = {name: value for name, value in self.given.items() if name != "sparse_matmul"}
         if "megablox" in switches:
             switches["sparse_matmul"] = True

@@ -57,7 +57,7 @@ def modules_of(architecture: Architecture | None, names: Collection[str]) -> tup
     Names are as in models.spec.recompute, such as "mlp" and "core_attn"."""
     if architecture is None:
         return tuple(names)
-    # A module that the model does not have has no pieces to recompute.
+    # `pieces` are the parts of a layer that a policy recomputes; a missing module has none.
     policies = {name: policy_code("selective", [name]) for name in names}
     return tuple(
         name
@@ -118,6 +118,7 @@ def _cure_for_modules(architecture: Architecture, recomputes: set[str]) -> str |
 def _saved_tensors(architecture: Architecture, recomputes: set[str]) -> frozenset[str]:
     """Returns the names of the tensors that stay in memory when these modules are recomputed."""
     tensors = {*_HEADS}
+    # With the up-projections of latent attention recomputed, the latents are kept, not the heads.
     if "mla_up_proj" in recomputes:
         has_query_latent = any(attention.q_lora_rank for attention in architecture.attentions)
         tensors = {"kv_wa_proj", "query_wa_proj" if has_query_latent else "query_proj"}
@@ -128,7 +129,7 @@ def _saved_tensors(architecture: Architecture, recomputes: set[str]) -> frozense
     if not recomputes & {"mlp", "moe"}:
         tensors |= _MLP
         if "mlp_gate" in recomputes:
-            tensors.remove("mlpwi_1")
+            tensors.remove("mlpwi_1")  # the output of one of two matrices; the other is kept
         if architecture.is_moe:
             tensors |= _EXPERTS
     return frozenset(tensors)
@@ -163,6 +164,7 @@ def read_remat(
         tensors = {name for name in TENSORS if values[name] != "remat"}
         on_host = {name for name in (*tensors, LAYER_INPUT) if values[name] == "offload"}
         offloads = bool(on_host)
+        # Layouts offload all that is kept or none of it.
         is_mixed = offloads and not tensors <= on_host
     else:
         tensors = {*(_POLICIES.get(policy) or _OFFLOADING.get(policy) or ())}
@@ -212,6 +214,7 @@ def _recomputed_networks(
     in memory, and whether that is exact. The output of a dense network stays only for a norm
     that follows: JAX drops what backward does not read."""
     if architecture is not None and architecture.is_moe:
+        # Only custom policies name the tensors of experts; named ones count by those of an MLP.
         if tensors >= (_EXPERTS if is_custom else _MLP):
             return ["mlp_act", "moe_act"], True
         return ["mlp", "moe"], not tensors & (_MLP | _EXPERTS)

@@ -1,6 +1,11 @@
 """Reads the settings of a launch of MaxText from its YAML files, the file of its model, its
 command line and its environment. Each of these overrides those that are named before it
-(configs/pyconfig.py, _initialize_pydantic)."""
+(configs/pyconfig.py, _initialize_pydantic).
+
+A *stop* is a setting with which MaxText refuses to start. A *reservation* is a remark that a
+setting could matter and is not taken into account. An *idle* setting has no effect beside the
+others.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +141,8 @@ class SettingSources:
 
     def _read_command(self, command: Command) -> None:
         """Reads a command in MaxText's order of precedence: files, then key=value pairs, then
-        the environment. Assignments in undecided branches of a script become reservations."""
+        the environment. An assignment in a branch of a script that may or may not run becomes a
+        reservation."""
         words = list(command.words)
         if command.program and command.program.endswith(_YAML):
             words.insert(0, command.program)

@@ -1,4 +1,8 @@
-"""A layout as key=value settings of MaxText 0.2.5."""
+"""Writes a layout as key=value settings of MaxText 0.2.5.
+
+The text of an Inexpressible says why no setting does what was asked for, and what to ask for
+instead.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +85,7 @@ def write(job: Job) -> LaunchConfiguration:
         **_recipe(job),
         **_switches(job),
     }
-    is_tpu = problem.cluster.is_torus
+    is_tpu = problem.cluster.is_torus  # no other chips are joined as a torus
     return LaunchConfiguration(
         format=NAME,
         framework=FRAMEWORK,

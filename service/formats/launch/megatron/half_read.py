@@ -1,4 +1,5 @@
-"""Arguments of Megatron-Core whose values mean more than what is read of them."""
+"""Arguments of Megatron-Core whose values mean more than what is read of them. The answer to a
+launch that sets one carries the reason, and advice on what to write instead."""
 
 from __future__ import annotations
 
@@ -50,9 +51,9 @@ def _is_half_read(argument: str, args: Arguments) -> bool:
         dtypes = {args.text("exp_avg_dtype"), args.text("exp_avg_sq_dtype")}
         return not any(map(dtypes.issubset, ({*_FULL_DTYPES}, {*HALF_DTYPES})))
     if argument == "pipeline_model_parallel_layout":
-        return has_empty_chunks(args)
+        return has_empty_chunks(args)  # layouts can have no chunk without layers between the ends
     if argument == "moe_shared_expert_gate":
-        return not has_layers_of_kinds(args)
-    if argument == "recompute_num_layers":
+        return not has_layers_of_kinds(args)  # models that are read by sizes alone have no gate
+    if argument == "recompute_num_layers":  # "uniform" keeps one input for so many layers
         return args.text("recompute_method") == "uniform" and (args.integer(argument) or 1) > 1
     return False

@@ -1,5 +1,9 @@
 """A layout and its workload in the arguments of Megatron-Core, by name. The writers of Megatron and
-of Megatron-Bridge say them in their own spelling."""
+of Megatron-Bridge say them in their own spelling.
+
+The text of an Inexpressible says why no argument does what was asked for, and what to ask for
+instead.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from service.formats.launch.megatron.patterns import has_pattern, letters_of_lay
 from service.formats.launch.megatron.stages import stage_arguments
 
 PIPELINE_INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
-"""The order of ranks with --use-tp-pp-dp-mapping."""
+"""The order of ranks with --use-tp-pp-dp-mapping, innermost first."""
 _NO_MODULES = ("mlp_act", "alternate_mm", "grouped_mm", "out_proj", "mlp_gate")
 MODULE_WORDS = tuple(name for name in MODULES if name not in _NO_MODULES)
 """The modules that --recompute-modules names."""
@@ -50,6 +54,7 @@ def require_expressible(job: Job) -> None:
     """Raises Inexpressible for a job that Megatron-Core cannot run."""
     layout = job.layout
     workload = job.problem.workload
+    # All forward passes run before all backward passes ("afab"), which one micro-batch always does.
     runs_backwards_late = layout.schedule == "afab" and (layout.pp > 1 or job.num_micro_batches > 1)
     if layout.schedule not in ("1f1b", "interleaved", "afab") or runs_backwards_late:
         cure = "its pipelines run 1f1b, or interleaved with virtual stages; ask with one of these"
@@ -74,6 +79,7 @@ def require_expressible(job: Job) -> None:
     if layout.offload_optimizer and OPTIMIZERS[workload.optimizer] != "adam":
         cure = f"it keeps on the host what adam has, not {workload.optimizer}; ask with false"
         raise Inexpressible("layout.offload_optimizer", True, cure)
+    # Without copies in the format of GEMMs, fp8 parameters are gathered in fp8.
     gathers_fp8 = "fp8" in PRECISIONS[workload.precision] and not job.problem.stack.keeps_operands
     if layout.offload_optimizer and layout.zero_stage and gathers_fp8:
         cure = "parameters on the host are gathered in 16 bits; ask with keeps_operands true"
@@ -113,8 +119,8 @@ def require_expressible(job: Job) -> None:
 
 
 def _require_expressible_mixers(job: Job) -> None:
-    """Raises Inexpressible for layouts that Megatron-Core does not combine with shared indexers
-    of sparse attention, or with recurrent layers."""
+    """Raises Inexpressible for layouts that Megatron-Core does not combine with recurrent layers,
+    or with shared indexers: layers that attend to the keys which an earlier layer chose."""
     layout = job.layout
     model = job.problem.architecture
     shared = shared_indexers(model)
@@ -200,8 +206,9 @@ def _context(job: Job) -> str:
 
 
 def _stages(job: Job) -> dict[str, Any]:
-    """Returns the arguments that split layers over the chunks of a pipeline, and the size of the
-    groups of micro-batches where it is not the default. A layer pattern states the split itself."""
+    """Returns the arguments that split layers over the chunks of a pipeline, and the number of
+    micro-batches that pass a stage's chunk before its next one, where that is not the default. A
+    layer pattern (megatron/patterns) states the split itself."""
     layout = job.layout
     model = job.problem.architecture
     arguments: dict[str, Any] = {}
@@ -258,7 +265,7 @@ def recompute_arguments(job: Job) -> dict[str, Any]:
     if layout.recompute == "none":
         return {}
     if layout.recompute == "full":
-        block = layout.recompute_layers
+        block = layout.recompute_layers  # the first layers of each chunk; 0 stands for all
         if has_pattern(job.problem.architecture):
             block = letters_of_layers(job.problem.architecture, block)
         return {
@@ -266,7 +273,7 @@ def recompute_arguments(job: Job) -> dict[str, Any]:
             "recompute_method": "block" if block else "uniform",
             "recompute_num_layers": block or 1,
         }
-    modules = layout.recompute_modules or job.problem.stack.selective[0]
+    modules = layout.recompute_modules or job.problem.stack.selective[0]  # the stack's own
     present = [name for name in modules if job.problem.has_module(name)]
     missing = [name for name in present if name not in MODULE_WORDS]
     if missing or not present:
@@ -331,7 +338,7 @@ def environment(job: Job) -> dict[str, str]:
     variables: dict[str, str] = {}
     is_new = chip.vendor == "nvidia" and chip.generation in _MANY_QUEUES
     if _overlaps_experts(job) and not is_new:
-        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"  # the most queues that CUDA has
     elif not is_new and not uses_fsdp(job) and (layout.tp > 1 or layout.cp > 1):
         variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     if layout.offload_activations and not offloads_layers(job):

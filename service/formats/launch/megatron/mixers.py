@@ -1,5 +1,9 @@
 """Attention and recurrences, which mix the tokens of a layer, in the arguments of Megatron-Core, by
-name."""
+name.
+
+A *recurrence* is a mixer such as Mamba-2 or a gated delta net. An *indexer* chooses the keys that
+sparse attention reads. `supported` is what Megatron does make, for an error about what it does not.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """A model in the arguments of Megatron-Core, by name. The writers of Megatron and of
-Megatron-Bridge say them in their own spelling."""
+Megatron-Bridge say them in their own spelling.
+
+`model.kinds` are the distinct layers of a model. `supported` is what Megatron does make, for the
+error about what it does not.
+"""
 
 from __future__ import annotations
 
@@ -167,6 +171,7 @@ def _window(model: Architecture) -> dict[str, Any]:
             supported = "beside layers of another kind, all attention has a window or none has"
             raise UnknownLayers("model.sliding_window", model.name, supported)
         return {"window_size": [sizes.pop() - 1, 0]}
+    # Megatron counts keys to the left and to the right of a query, without the query's own.
     arguments: dict[str, Any] = {"window_size": [sizes.pop() - 1, 0]}
     has_window = [
         bool(layer.attention and layer.attention.sliding_window) for layer in model.layers

@@ -1,5 +1,9 @@
-"""The question that arguments of Megatron-Core ask, whoever they are given to: the model, the
-workload, the stack and the layout, in the wire form of requests."""
+"""The model, workload, stack and layout that arguments of Megatron-Core describe, in the JSON form
+of requests. The arguments come from launches of Megatron-LM and of Megatron-Bridge.
+
+A *stop* is a setting with which the framework refuses to start. A *reservation* is a remark that a
+setting could matter and is not, or not fully, taken into account.
+"""
 
 from __future__ import annotations
 
@@ -174,13 +178,14 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
     its place and a stop is noted. `virtual` is the number of chunks of a pipeline rank."""
     tp = args.integer("tensor_model_parallel_size") or 1
     cp = args.integer("context_parallel_size") or 1
-    dp = None
+    dp = None  # where ranks are not known, or do not divide evenly
     is_divided = (args.integer("world_size", least=0) or 0) % (tp * pp * cp) == 0
     if is_divided and (args.text("world_size") or args.text("data_parallel_size")):
         dp = data_parallel(args, tp * pp * cp)
     even_split: list[int] = []
     chunks = stops.attempt(lambda: layers_per_chunk(args, pp, virtual), instead=even_split)
     layers = args.integer("num_layers") or 10**4  # more than any model has, where it is not known
+    # In place of numbers of replicas that do not divide the ranks.
     one_instance = args.replaced(num_distributed_optimizer_instances="1")
     layout: dict[str, Any] = {
         "tp": tp,
@@ -193,7 +198,7 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
         "micro_batch": args.integer("micro_batch_size"),
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual_stages": virtual,
-        "balanced": len(set(chunks)) > 1,
+        "balanced": len(set(chunks)) > 1,  # chunks may have unequal numbers of layers
         **stops.attempt(
             lambda: read_recompute(args, layers, pp * virtual), instead={"recompute": "selective"}
         ),

@@ -2,7 +2,7 @@
 
 Typed arguments leave out what Megatron fills in: its defaults, and what follows from other
 arguments. Both are filled in here. `service.formats.megatron.arguments` then reads the result as it
-reads the dump of a run.
+reads the dump of a run. A *stop* is a setting with which Megatron refuses to start.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from service.formats.settings.stop import Stops
 from service.formats.shell.files import NO_FILES, LaunchFiles
 
 _SAME_SWITCH = {"--fp4-param-gather": "--fp8-param-gather"}
+"""Flags that make the same choice as another one, which stands for both."""
 _NEEDED_BY = {"dsa": ("--no-rope-fusion",)}
 """Flags without which a kind of attention does not start. Its predictions assume them anyway."""
 
@@ -106,8 +107,9 @@ def _switch_arguments(args: Arguments, source: Source) -> dict[str, Any]:
 
 
 def _unread(args: Arguments, source: Source) -> UnreadSettings:
-    """Returns the settings that are not read, with reservations about those that are read in
-    part. Removes the flags that the model's attention needs, as they change nothing."""
+    """Returns the settings that are not read, with reservations (remarks that they could matter)
+    about those that are read in part. Removes the flags that the model's attention needs, as they
+    change nothing."""
     settings = source.settings
     needed = _NEEDED_BY.get(args.text("experimental_attention_variant") or "", ())
     settings.change(dict.fromkeys(needed))

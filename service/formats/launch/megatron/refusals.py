@@ -1,5 +1,5 @@
-"""Stops of Megatron-Core before the first step, beyond the rules of layouts: the rows of
-`fields/megatron_refusals.json`.
+"""The rules by which Megatron-Core refuses to start, beyond those of layouts: the rows of
+`fields/megatron_refusals.json`. A *stop* is a setting that breaks one.
 
 A condition holds where all of its arguments are as it says, and one of those under `any`. An
 argument is `set` or `unset`, `on` (neither unset nor False) or `off`, or has a text. As an object a

@@ -76,6 +76,7 @@ class Source:
 def read_source(text: str, files: LaunchFiles) -> Source:
     """Returns the arguments of a text, which is a dump in a log, YAML or a command line. Raises
     Invalid for what the parser of Megatron refuses."""
+    # When it starts, Megatron dumps every argument into its log: "hidden_size ........ 4096".
     matches = [_DUMPED.search(line[:_LINE_REACH]) for line in text.splitlines()]
     values = {match.group(1): match.group(2).strip() for match in matches if match}
     if sum(match is not None for match in matches) >= _FEWEST_DUMPED:

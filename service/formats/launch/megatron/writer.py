@@ -1,4 +1,8 @@
-"""A layout as the arguments of Megatron-LM (pretrain_gpt.py), for megatron-core 0.19.2."""
+"""Writes a layout as the arguments of Megatron-LM (pretrain_gpt.py), for megatron-core 0.19.2.
+
+The text of an Inexpressible says why no argument does what was asked for, and what to ask for
+instead.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192.0,
 }
-"""The numbers of llama3's stretching that Megatron has written into its code
+"""The numbers of Llama 3's rope scaling that Megatron has written into its code
 (core/models/common/embeddings/rotary_pos_embedding.py, _apply_scaling)."""
 _YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 4096.0}
 """The numbers of yarn that latent attention has no flags for (MLATransformerConfig)."""

@@ -1,5 +1,5 @@
 """Adapters in the fields of Megatron-Bridge: the LoRA that `cfg.peft` of a recipe is
-(megatron/bridge/peft/lora.py)."""
+(megatron/bridge/peft/lora.py). A *recipe* is a function that returns a whole configuration."""
 
 from __future__ import annotations
 

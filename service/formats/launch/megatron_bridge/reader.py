@@ -1,7 +1,10 @@
 """This module reads launches of Megatron-Bridge and NeMo 2, as arguments of Megatron-LM.
 
 Settings that a launch leaves out are those of its recipe. Where it names none they are those of the
-base of all recipes (megatron/bridge/recipes/common.py), as far as these decide time or memory.
+base of all recipes (megatron/bridge/recipes/common.py), as far as these decide time or memory. A
+*recipe* is a function that returns a whole configuration, which a launch overrides in part. A
+*stop* is a setting with which the framework refuses to start, and a *reservation* a remark that a
+setting could matter and is not, or not fully, taken into account.
 """
 
 from __future__ import annotations
@@ -89,7 +92,7 @@ def read(
 
 def _with_adapters(reading: LaunchReading, overrides: Overrides) -> LaunchReading:
     """Returns the reading with the adapters that the overrides set up."""
-    is_moe = "load_balancing" in reading.workload
+    is_moe = "load_balancing" in reading.workload  # which only a model with experts has
     lora, reservations = read_adapters(overrides.texts, is_moe=is_moe)
     return replace(
         reading,
@@ -174,8 +177,9 @@ def _without_part_of_model(args: Arguments) -> Arguments:
 
 
 def _switches(overrides: Overrides) -> dict[str, Any]:
-    """Returns the switches of the stack that overrides or the recipe's defaults set, by field.
-    Those of a mixed precision, and of comm_overlap, override other fields."""
+    """Returns the switches of the stack (choices of software, such as a kernel) that overrides or
+    the recipe's defaults set, by field. Those of a mixed precision, and of comm_overlap, override
+    other fields."""
     fields = overrides.texts
     stack_switches = switches_of(catalogue.stack(NAME))
     names = {name for switch in stack_switches for name in switch.arguments}

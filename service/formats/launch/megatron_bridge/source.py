@@ -1,5 +1,9 @@
 """The forms that settings of Megatron-Bridge and NeMo 2 are sent in: overrides of a recipe
-(model.x=4), assignments of Python (cfg.model.x = 4), options of launch scripts (-tp 4), or YAML."""
+(model.x=4), assignments of Python (cfg.model.x = 4), options of launch scripts (-tp 4), or YAML.
+
+A *recipe* is a function that returns a whole configuration, which a launch overrides in part. A
+*reservation* is a remark that a setting could matter and is not taken into account.
+"""
 
 from __future__ import annotations
 

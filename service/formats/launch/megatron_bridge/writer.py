@@ -1,6 +1,8 @@
-"""A layout as overrides of a recipe of Megatron-Bridge, for 0.6.2.
+"""Writes a layout as overrides of a recipe of Megatron-Bridge, for 0.6.2.
 
-A recipe sets values of its own, so that what a layout does not use is switched off by name.
+A *recipe* is a function that returns a whole configuration. It sets values of its own, so that what
+a layout does not use is switched off by name. The text of an Inexpressible says why no override
+does what was asked for, and what to ask for instead.
 """
 
 from __future__ import annotations
@@ -204,6 +206,7 @@ def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
         return {"mixed_precision": name}
     gathers = switches.get(_PARAM_GATHER, precisions()[name].get("fp8_param_gather") == "True")
     formats = job_arguments.PRECISIONS[precision]
+    # Both 16-bit formats are off unless `formats` switches one on.
     sixteen = {"bf16": False, "fp16": False}
     fields = {f"mixed_precision.{field}": value for field, value in {**sixteen, **formats}.items()}
     fields["mixed_precision.grad_reduce_in_fp32"] = switches.get(_GRADIENTS_IN_FP32, True)

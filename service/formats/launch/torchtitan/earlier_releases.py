@@ -1,5 +1,10 @@
 """Settings of torchtitan before 0.3.0, which were sections of a TOML file or flags of the same
-names (torchtitan 0.2.2 config/job_config.py)."""
+names (torchtitan 0.2.2 config/job_config.py).
+
+A *flavor* was the size of a model, such as 8B, and a *converter* what makes its matrix products run
+in fp8. A *reservation* is a remark that a setting could matter and is not, or not fully, taken into
+account.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +66,8 @@ def name_in(name: str, release: str | None) -> str:
 
 
 class EarlierSettings(Settings):
-    """The settings of a file or of flags, by their names in 0.3.0."""
+    """The settings of a file or of flags, by their names in 0.3.0. `ignored` change nothing, and
+    `assumed` are sentences about what is counted as something else than it is."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__(field_table(TABLE))
@@ -100,6 +106,7 @@ class EarlierSettings(Settings):
         elif any(f"{name}.".startswith(f"{section}.") for section in facts["ignored"]):
             self.ignored.append(shown(name, value))
         else:
+            # A similar name takes time to find, and an answer shows only the first hints.
             has_hint = len(self.reservations) < MOST_HINTS
             known = [*self._fields, *self.table.fields] if has_hint else ()
             reason = f"torchtitan {RELEASE} has no such setting{suggestion(name, known)}"
@@ -167,6 +174,7 @@ class EarlierSettings(Settings):
         """Returns the fields of the layout whose settings were removed in 0.3.0. `values` has
         all settings by their names in 0.3.0."""
         knobs: dict[str, Any] = {"etp": self.older["parallelism.expert_tensor_parallel_degree"]}
+        # "op" recomputes some operations of every layer, and a number n every n-th layer whole.
         option = self.older["activation_checkpoint.selective_ac_option"]
         if values[RECOMPUTE] == "selective" and option != "op":
             knobs["recompute"] = "full"

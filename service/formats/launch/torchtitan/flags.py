@@ -1,5 +1,9 @@
 """Reads the words of a launch of torchtitan: flags of 0.3.0, or flags and the TOML file of a
-release before it."""
+release before it.
+
+A *stop* is a setting with which torchtitan refuses to start. A *stray* is a word that is neither a
+flag nor the value of one.
+"""
 
 from __future__ import annotations
 
@@ -85,8 +89,9 @@ class _CommandReader:
         """Flags that 0.3.0 does not have."""
 
     def read(self) -> LaunchedSettings:
-        """Reads the command. Flags that only earlier releases have make it a launch of such a
-        release, or stops where other words are of 0.3.0 alone."""
+        """Reads the command. With flags that only earlier releases have, it counts as a launch of
+        such a release. Where other words are of 0.3.0 alone, it is one of 0.3.0, and these flags
+        are stops."""
         self._read_variables()
         self._read_words()
         for branch in self.command.in_branches:
@@ -192,8 +197,8 @@ class _CommandReader:
         return {**read_toml(text), **self.unknown}
 
     def _take_unknown(self) -> None:
-        """Takes flags that 0.3.0 does not have. They may be valid, and are no stops, where
-        another release runs or the config function is not known."""
+        """Adds the flags that 0.3.0 does not have to the settings. They are stops, except where
+        another release runs or the config function is not known: there they may be valid."""
         name = self.settings.given.get("config")
         configs = self.table.facts["configs"].get(self.settings.given.get("module"), {})
         is_known = self.version in (None, RELEASE) and (name is None or name in configs)

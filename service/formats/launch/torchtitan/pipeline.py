@@ -1,5 +1,8 @@
 """Pipelines of torchtitan 0.3.0: its schedules, and the layers of each model chunk
-(torchtitan/distributed/pipeline_parallel.py; PyTorch's distributed/pipelining/schedules.py)."""
+(torchtitan/distributed/pipeline_parallel.py; PyTorch's distributed/pipelining/schedules.py).
+
+A *chunk* is a run of layers that a pipeline rank holds. A rank has one, or several that take turns.
+"""
 
 from __future__ import annotations
 
@@ -68,6 +71,7 @@ def _weights(layers_per_chunk: Sequence[int]) -> Iterator[tuple[int, int]]:
     yield 1, 1
     num_layers = sum(layers_per_chunk)
     chunks = len(layers_per_chunk)
+    # torchtitan refuses an end that outweighs a chunk; both together are tried up to two chunks.
     for weight in range(2 * max(layers_per_chunk) + 1):
         # With the weights counted, the first `extra` chunks have base + 1 layers, others `base`.
         base, extra = divmod(num_layers + weight, chunks)

@@ -1,4 +1,9 @@
-"""This module reads flags of torchtitan 0.3.0, or the TOML file of a release before it."""
+"""This module reads flags of torchtitan 0.3.0, or the TOML file of a release before it.
+
+A *config function* is the one in torchtitan's own code that --config names: it sets the model and
+other defaults. A *stop* is a setting with which torchtitan refuses to start. A *reservation* is a
+remark that a setting could matter and is not, or not fully, taken into account.
+"""
 
 from __future__ import annotations
 
@@ -159,7 +164,8 @@ class _Reader:
     def _config(self) -> Mapping[str, Any]:
         """Returns what the config function of the launch sets: {"model": "llama-3-8b", "sets":
         {"training.seq_len": 8192}}. Returns nothing, and adds a reservation, for a function
-        that is not named or not known."""
+        that is not named or not known. The reservation is open: whatever else was read may be
+        otherwise, because the function may set anything."""
         module = self.given.get("module")
         name = self.given.get("config")
         configs = self.settings.table.facts["configs"].get(module, {})
@@ -237,6 +243,7 @@ class _Reader:
             self.settings.add_reservation(
                 name, reason, "use a schedule that is: 1F1B or Interleaved1F1B"
             )
+        # Under a schedule with several chunks a rank, torchtitan makes two unless told otherwise.
         default_chunks = 1 if schedule in ("1f1b", "afab") else 2
         num_layers = self.config.get("layers")
         unsplit: tuple[int, tuple[int, ...] | None] = (default_chunks, None)
@@ -248,6 +255,7 @@ class _Reader:
             self.settings.add_reservation(PER_STAGE, reason, "name a --config of torchtitan's own")
         layout: dict[str, Any] = {"schedule": schedule, "virtual_stages": virtual_stages}
         if split is not None:
+            # `balanced` is the field of layouts whose stages may have unequal numbers of layers.
             layout["balanced"] = len(set(split)) > 1
             if layout["balanced"]:
                 layout["layers_per_chunk"] = list(split)
@@ -267,6 +275,7 @@ class _Reader:
                 self.stops.note(Stopped(f"--{_SHARDS}", layout["dp_shard"], rule, cure))
             self.num_devices = self.num_devices or product
         elif self.num_devices is not None:
+            # A remainder is a stop, and the reading goes on with the quotient.
             layout["dp_shard"] = max(self.num_devices // others, 1)
             if self.num_devices % others:
                 rule = f"is what the other degrees, {others} in all, leave of {self.num_devices}"
@@ -279,6 +288,7 @@ class _Reader:
         """Returns the ZeRO stage, and whether FSDP frees gathered parameters after forward."""
         name = "parallelism.fsdp_reshard_after_forward"
         policy = self.values[name]
+        # By default a pipeline keeps gathered parameters, which each micro-batch would gather anew.
         reshards = policy == "always" or (policy == "default" and layout["pp"] == 1)
         dp_shard = layout.get("dp_shard")
         is_sharded = dp_shard is None or dp_shard > 1
@@ -336,10 +346,10 @@ class _Reader:
         if "dp_shard" not in layout:
             return batch if batch > 0 else None
         step = local * layout["dp_replicate"] * layout["dp_shard"]
-        if batch < 0:
+        if batch < 0:  # not set: every rank takes one local batch
             return step
         self._note_unless_multiple("training.global_batch_size", step, _OF_STEP)
-        batch = batch or step
+        batch = batch or step  # 0 is one of the stops noted above
         if layout["pp"] > 1 and batch > step:
             times = batch // step
             reason = f"the pipeline fills and drains {times} times a step, and is read as once"
@@ -358,8 +368,9 @@ class _Reader:
             self.stops.note(Stopped(f"--{name}", value, rule, f"--{name} {multiples}"))
 
     def _stack(self, layout: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the fields of the stack. Switches of compilation and CUDA graphs have the
-        value that takes effect, others the one that the text gives."""
+        """Returns the fields of the stack: its switches, which are choices of software that no
+        layout makes. Those of compilation and CUDA graphs have the value that takes effect, since
+        other settings may overrule them. The others have the value that the text gives."""
         config = self.config
         values = self.values
         switches = {**config.get("sets", {}), **self.given}
@@ -385,7 +396,7 @@ class _Reader:
             stack["sequence_parallel"] = [True, False]  # the values that layouts may have
         schedule = layout.get("schedule", "1f1b")
         schedules = catalogue.stack(NAME).schedules
-        if schedule not in schedules:
+        if schedule not in schedules:  # the job runs one that the catalogue's stack does not offer
             stack["schedules"] = [*schedules, schedule]
         return stack
 

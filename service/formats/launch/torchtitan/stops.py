@@ -1,5 +1,5 @@
-"""Stops of torchtitan 0.3.0 when it starts, beyond the rules of layouts (trainer.py and
-config/configs.py, __post_init__)."""
+"""Checks that torchtitan 0.3.0 makes when it starts, beyond the rules of layouts (trainer.py and
+config/configs.py, __post_init__). A *stop* is a setting with which it refuses to start."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def stops(
     if captures and layout["pp"] > 1:
         rule = "CUDA graphs do not go with a pipeline: set it"
         yield Stop(setting=f"--{_GRAPHS}", value=False, rule=rule, source=SOURCE)
+    # The table says which config functions choose a dispatcher that CUDA graphs can capture.
     has_standard_dispatcher = config and not config.get("captures_experts")
     if captures and layout["ep"] > 1 and has_standard_dispatcher:
         rule = "the standard dispatcher of experts does not go with CUDA graphs: set it"

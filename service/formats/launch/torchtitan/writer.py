@@ -1,4 +1,9 @@
-"""A layout as flags of torchtitan 0.3.0."""
+"""Writes a layout as flags of torchtitan 0.3.0.
+
+A *recipe* is here the pair of --module and --config, which name the function in torchtitan's code
+that makes the model and sets defaults. The text of an Inexpressible says why no flag does it, and
+what to ask for instead.
+"""
 
 from __future__ import annotations
 
@@ -142,6 +147,7 @@ def _recipe(job: Job) -> tuple[str, str] | None:
     workload = job.problem.workload
     if workload.lora:
         return None
+    # Flags choose fp32 and the variants of AdamW, and only functions fp8 and Muon.
     precision = "bf16" if workload.precision == "fp32" else workload.precision
     optimizer = "muon" if workload.optimizer == "muon" else "adamw"
     for module, configs in field_table(TABLE).facts["configs"].items():
@@ -211,7 +217,8 @@ def _degrees(layout: Layout) -> dict[str, Any]:
 
 def _pipeline(job: Job, *, has_recipe: bool) -> dict[str, Any]:
     """Returns the settings of the pipeline; none without one. Without a known config function
-    the split lists each module, which holds whatever layers the caller's function has."""
+    the split lists every module by name, and then depends on nothing that the caller's own
+    function sets."""
     layout = job.layout
     if layout.pp == 1:
         return {}
@@ -226,9 +233,9 @@ def _pipeline(job: Job, *, has_recipe: bool) -> dict[str, Any]:
 
 
 def _software(job: Job) -> dict[str, Any]:
-    """Returns the settings of the stack's switches. A step is captured as a CUDA graph unless
-    that is switched off, which fails in a pipeline and with all-to-alls of the standard
-    dispatcher (trainer.py, _validate_cuda_graphs)."""
+    """Returns the settings of the stack's switches, such as compilation. torchtitan captures a
+    step as a CUDA graph unless told not to, and that fails in a pipeline and with all-to-alls of
+    the standard dispatcher (trainer.py, _validate_cuda_graphs)."""
     layout = job.layout
     stack = job.problem.stack
     settings = launch_arguments(job.problem, layout)
@@ -236,6 +243,7 @@ def _software(job: Job) -> dict[str, Any]:
     if captures and (layout.pp > 1 or layout.ep > 1):
         cure = "CUDA graphs go with neither pp nor ep; ask with launch compiled"
         raise Inexpressible("stack.launch", stack.launch, cure)
+    # The model then runs uncompiled, and the loss may be compiled by itself.
     if stack.launch == "eager" or (captures and not stack.fused):
         compiles_loss = stack.loss == "compiled"
         settings["compile.enable"] = compiles_loss

@@ -1,5 +1,9 @@
 """Adapters that a script of transformers and PEFT makes beside the model (trl 1.16.0, trainer/
-model_config.py; peft, LoraConfig)."""
+model_config.py; peft, LoraConfig).
+
+A *target* is a group of matrices that have adapters: those of attention, of MLPs or of experts. A
+*reservation* is a remark that a setting could matter and is not, or not fully, taken into account.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
 """The YAML of axolotl 0.21.0 (utils/schemas, utils/config) in the names of accelerate and the
-Trainer."""
+Trainer of transformers.
+
+The functions read axolotl's settings in `settings`, and put into `trainer` what they mean there. A
+*stop* is a setting with which axolotl refuses to start, and a *reservation* a remark that a setting
+could matter and is not, or not fully, taken into account.
+"""
 
 from __future__ import annotations
 
@@ -237,6 +242,7 @@ def _context(trainer: TrainerSettings, settings: Settings, version: str | None) 
         return
     backend = settings.text("context_parallel.backend")
     is_ring = backend == "ring" or _is_before(version, _WITH_ULYSSES)
+    # accelerate's "sp" is Ulysses, and its "cp" a ring.
     if settings.given.get("deepspeed") or not is_ring:
         trainer.put(f"{DEGREES}sp_size", cp, source_name="context_parallel_size")
     else:
@@ -259,6 +265,7 @@ def _experts(trainer: TrainerSettings, settings: Settings) -> None:
     trainer.put(f"{DEGREES}ep_size", ep, source_name="expert_parallel_size")
     capacity = settings.integer("expert_parallel_token_capacity")
     micro_batch = settings.integer("micro_batch_size") or 1
+    # The most tokens that an expert can get: all those of the ranks that share the experts.
     tokens = (settings.integer("sequence_len") or 1) * micro_batch * ep
     if capacity is not None and capacity < tokens:
         reason = f"it drops tokens of an expert that gets more than {capacity} of {tokens}"

@@ -1,5 +1,9 @@
 """TrainingArguments and settings of accelerate beside a DeepSpeed document (transformers 5.24.0,
-integrations/deepspeed.py; accelerate 1.15.0, utils/dataclasses.py, DeepSpeedPlugin)."""
+integrations/deepspeed.py; accelerate 1.15.0, utils/dataclasses.py, DeepSpeedPlugin).
+
+A *stop* is a setting with which the Trainer refuses to start. A *reservation* is a remark that a
+setting could matter and is not taken into account.
+"""
 
 from __future__ import annotations
 

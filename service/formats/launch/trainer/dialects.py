@@ -1,5 +1,5 @@
 """The tools whose settings are translated into those of accelerate and the Trainer, each with its
-table of fields."""
+table of fields. *Unread* settings are those that no translation uses."""
 
 from __future__ import annotations
 

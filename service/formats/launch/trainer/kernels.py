@@ -1,4 +1,8 @@
-"""The settings of the Trainer that choose kernels, as fields of a stack."""
+"""The settings of the Trainer of transformers that choose kernels, as fields of a stack.
+
+A *switch* is a choice of software that no layout makes, such as a kernel. A *reservation* is a
+remark that a setting could matter and is not taken into account.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +64,7 @@ def read_switches(
     for name, kernel in _SETTINGS.items():
         value = str(settings.get(name)).lower()
         if settings.get(name) is None or value in switch_values.get(name, ()):
-            continue
+            continue  # `set_switches` below reads it
         del switch_settings[name]
         other = kernel.counted_as.get(value)
         if value in kernel.fields:

@@ -1,4 +1,8 @@
-"""Reads what a text launches: the tool, its settings, and those of the launcher around it."""
+"""Reads what a text launches: the tool, its settings, and those of the launcher around it.
+
+A *dialect* is the tool whose names the settings have, such as axolotl; that of plain scripts is
+"transformers". A *document* is a text in YAML or JSON.
+"""
 
 from __future__ import annotations
 
@@ -76,6 +80,7 @@ def launched_in(text: str, sent: LaunchFiles, default_dialect: str = "transforme
     if command is not None:
         return _launched_by(command, command.command.files)
     files = files_of(text, sent)
+    # The text starts no training: the one file that it writes, or that was sent, may set one up.
     only = files.only_text()
     if only is not None:
         settings = read_settings(only)
@@ -155,6 +160,7 @@ def _launched_by(command: Started, files: LaunchFiles) -> Launched:
     arguments, launcher_arguments = _split_at_launcher(arguments, dialect)
     launched.settings = _settings_of_arguments(arguments, launched)
     launched.settings.pop("launcher", None)
+    # axolotl starts the launcher that --launcher names, with the arguments behind `--`.
     launcher_of_tool = settings_of(arguments).get("launcher", "accelerate")
     if dialect == "transformers":
         # Settings of a DeepSpeed document do not make a script's arguments a document.
@@ -230,6 +236,7 @@ def _num_devices(command: Started, launcher_arguments: Sequence[str]) -> int | N
     of_torchrun = flags_of(launcher_arguments)  # which axolotl starts
     per_node = _count(of_torchrun.get("nproc_per_node")) or shell.nproc_per_node
     per_node = per_node or _count(environment.get("NPROC_PER_NODE"))
+    # Without a number, ranks are started on the devices that the environment makes visible.
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
     if per_node is None and re.fullmatch(r"[\d,]+", visible):
         per_node = len(visible.split(","))

@@ -1,5 +1,6 @@
 """The settings of LLaMA-Factory 0.9.5 (hparams, model/patcher.py, model/adapter.py) in the names of
-accelerate and the Trainer."""
+accelerate and the Trainer of transformers. The functions read LLaMA-Factory's settings in
+`settings`, and put into `trainer` what they mean there."""
 
 from __future__ import annotations
 
@@ -117,6 +118,7 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 _PROJECTING = {"use_galore": "galore", "use_apollo": "apollo"}
+"""Switches of optimizers whose moments are those of gradients projected to a low rank."""
 
 
 def _optimizer(trainer: TrainerSettings, settings: Settings) -> None:

@@ -1,5 +1,5 @@
 """Reads which of a model's own parameters LLaMA-Factory 0.9.5 trains (model/adapter.py;
-v1/plugins/model_plugins/peft.py)."""
+v1/plugins/model_plugins/peft.py). A *part* is a layer, the embedding or the head."""
 
 from __future__ import annotations
 

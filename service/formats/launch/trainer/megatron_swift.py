@@ -48,6 +48,7 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
     adapters = _adapters(settings, assumed)
     workload = {**reading.workload, **adapters}
     layout = dict(reading.layout)
+    # The method of rlhf, such as dpo, is read as other tools' objectives are.
     preferences = Settings(field_table("transformers"))
     counting_notes: dict[str, str] = {}
     if launched.objective == "rlhf":

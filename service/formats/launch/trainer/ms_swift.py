@@ -1,5 +1,6 @@
 """The arguments of ms-swift 4.6.0 (arguments, trainers/arguments.py, config) in the names of
-accelerate and the Trainer."""
+accelerate and the Trainer of transformers. The functions read ms-swift's settings in `settings`,
+and put into `trainer` what they mean there."""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
 """Objectives of training: the sequences of a sample, and the forwards without gradients beside the
 trained one (trl 1.16.0, trainer/*_trainer.py; llamafactory 0.9.5, train/*/trainer.py; ms-swift
-4.6.0, arguments/rlhf_args.py)."""
+4.6.0, arguments/rlhf_args.py).
+
+A *sample* is one row of the data, such as a prompt with a chosen and a rejected answer. A
+*reference* is a frozen model whose outputs the loss needs.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
-"""Reads launches of the Trainer: the layout with FSDP, DeepSpeed or Megatron, the workload and the
-model."""
+"""Reads launches of the Trainer of transformers: the layout with FSDP, DeepSpeed or Megatron, the
+workload and the model.
+
+A *tool* is a program around the Trainer that has names of its own for settings, such as axolotl. A
+*stop* is a setting with which the framework refuses to start, and a *reservation* a remark that a
+setting could matter and is not, or not fully, taken into account.
+"""
 
 from __future__ import annotations
 
@@ -236,6 +241,7 @@ class _Reader:
         settings = self._settings(arguments)
         num_ranks = self._num_ranks(settings)
         stack, layout = self._parallelism(settings, num_ranks)
+        # FSDP keeps an fp32 copy of a model that is loaded in 16 bits; plain replicas do not.
         has_own_copy = stack == "fsdp" and layout["zero_stage"] > 0
         workload = read_workload(
             settings, self.assumed, self.default_origins, has_own_copy=has_own_copy

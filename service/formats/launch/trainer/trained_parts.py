@@ -1,5 +1,5 @@
 """Reads which of a model's own parameters are trained, from the names of modules, numbers of layers
-and patterns that tools have for them."""
+and patterns that tools have for them. A *part* is a layer, the embedding or the head."""
 
 from __future__ import annotations
 
@@ -81,6 +81,7 @@ def _add(parts: TrainedParts, pattern: str) -> None:
     """Adds the parts whose parameters match a pattern; lists it as unknown where it matches
     none."""
     layer = _LAYER.search(pattern.lstrip("^"))
+    # The pattern without repeats at its end, such as `.*`, and without backslashes.
     path = re.sub(r"(?:\\?\.)?[*+$]*$", "", pattern.lstrip("^")).replace("\\", "")
     names = {name for name in re.split(r"[^\w]+", path) if name}
     if layer is not None:

@@ -1,4 +1,8 @@
-"""Settings of a tool in the names of accelerate and transformers."""
+"""Settings of a tool in the names of accelerate and transformers.
+
+A *tool* is a program around the Trainer of transformers that has names of its own for settings,
+such as axolotl.
+"""
 
 from __future__ import annotations
 
@@ -70,6 +74,7 @@ def renamed(settings: Settings) -> TrainerSettings:
         value = settings.given.get(tool_name)
         if value is not None:
             trainer.put(name, value, source_name=tool_name)
+    # Settings that other functions translate, with the tool's names and values for them.
     for name, own_name in table.facts.get("said_as", {}).items():
         trainer.own_names[name] = OwnName(*own_name)
     return trainer

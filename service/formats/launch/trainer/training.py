@@ -1,5 +1,9 @@
 """TrainingArguments of transformers, and what TRL and others add to them, as a workload and as
-parts of a layout."""
+parts of a layout.
+
+`assumed` collects sentences about settings that are counted as something else, and
+`default_origins` those about values that the launch does not set.
+"""
 
 from __future__ import annotations
 
@@ -100,8 +104,8 @@ def _optimizer(settings: Settings, assumed: list[str]) -> dict[str, Any]:
 
 def _projection(settings: Settings, optimizer: str, assumed: list[str]) -> dict[str, Any]:
     """Returns the rank to which an optimizer such as GaLore projects gradients, {"moment_rank":
-    128}; none for other optimizers. It may be in --optim_args rank=128 (transformers
-    trainer_optimizer.py)."""
+    128}; none for other optimizers. The launch may give the rank in --optim_args rank=128
+    (transformers trainer_optimizer.py)."""
     usual_ranks = settings.table.facts["projection_ranks"]
     kind = next((kind for kind in usual_ranks if kind in optimizer), None)
     if kind is None:

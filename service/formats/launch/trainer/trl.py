@@ -1,5 +1,9 @@
 """Defaults of TRL, where they differ from those of TrainingArguments (trl 1.16.0,
-trainer/*_config.py)."""
+trainer/*_config.py).
+
+`assumed` collects sentences about settings that are counted as something else, and
+`default_origins` those about values that the launch does not set.
+"""
 
 from __future__ import annotations
 
