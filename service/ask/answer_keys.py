@@ -57,6 +57,7 @@ def question_key(kind: AnswerKind, request: AnyRequest) -> str:
     words."""
     # A prediction is the same however long its caller waits; a search may end earlier.
     ignored = {"wait_s"} if kind == "predictions" else set[str]()
+    # Other fields count with their defaults, whether a request writes them out or not.
     filled = request.model_dump(mode="json", exclude=_AS_GIVEN | ignored)
     as_given = request.model_dump(mode="json", include=_AS_GIVEN, exclude_unset=True)
     if isinstance(request, RecommendationRequest) and request.include:
@@ -67,13 +68,13 @@ def question_key(kind: AnswerKind, request: AnyRequest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """The meaning of a question at one moment: the catalogue entries that it names, and the runs
-    that its answer looks at."""
+    """The meaning of a question at one moment: the versions of the catalogue entries that its names
+    stand for, and the models, chips and stacks whose reported runs its answer looks at."""
 
     catalogue_key: str
     """Equal where every name in the question means the same version of the same entry."""
     run_kinds: frozenset[RunKind]
-    """The runs whose reports its answer looks at."""
+    """The models, chips and stacks whose runs out of memory its answer looks at."""
 
     @classmethod
     def of(cls, resolved: Iterable[ResolvedQuestion], *others: Any) -> Meaning:

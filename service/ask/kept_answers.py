@@ -1,4 +1,9 @@
-"""Answers that are kept: stored once, found again by what they answer, and sent as stored."""
+"""Answers that are kept: stored once, found again by what they answer, and sent as stored.
+
+The *text* of an answer is its JSON, stored once under a *key*: a digest of all that decides it
+(service.ask.answer_keys). Each caller gets a row of its own that refers to the text. The *brief* of
+an answer is what lists show of it.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +49,8 @@ class KeptAnswers(UseCase, ABC, Generic[Request, Resolved]):
 
     @abstractmethod
     def meaning(self, resolved: Resolved) -> Meaning:
-        """Returns what decides the answer, besides the request itself."""
+        """Returns the versions of catalogue entries that the answer depends on, and the models,
+        chips and stacks whose reported runs it depends on."""
 
     def get(self, id_: str) -> AnswerText:
         """Returns the text of an answer. Raises NotFound."""
@@ -56,9 +62,9 @@ class KeptAnswers(UseCase, ABC, Generic[Request, Resolved]):
 
     def look_up(self, request: Request) -> Prepared | Unanswered[KeyedQuestion[Resolved]]:
         """Returns the stored answer to an equal question, if nothing that it depends on has changed
-        since; else the question with its key. The question is resolved at most once."""
+        since; else the question with its key."""
         with self._store.reading() as rows:
-            resolved = cache(lambda: self.resolve(rows, request))
+            resolved = cache(lambda: self.resolve(rows, request))  # at most once
             key = answer_key(rows, self.kind, request, lambda: self.meaning(resolved()))
             earlier = self._earlier_answer(rows, key.digest)
             if earlier is not None:

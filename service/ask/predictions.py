@@ -46,9 +46,11 @@ class _LayoutsQuestion:
     the request that has them."""
 
     pinned: PinnedQuestion
+    """The question as it was asked, which may name a version of the profile."""
     resolved: ResolvedQuestion
     given_layouts: dict[str, LayoutFields]
     launched: LaunchedQuestion | None = None
+    """The launch configuration from which question and layout were read, if the request has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +179,11 @@ def require_all_legal(
     errors = list[Invalid]()
     broken = first_broken(problem, Layouts.of(layouts.values()))
     for (name, layout), index in zip(layouts.items(), broken, strict=True):
-        if index < 0:
+        if index < 0:  # the layout breaks no rule
             continue
         rule = RULES[index]
         message = f"{rule.name}: {rule.message(problem, layout)}"
+        # The global batch is a field of the workload; all other blame is on a knob of the layout.
         if rule.blamed_field(problem, layout) == BATCH_FIELD:
             errors.append(_batch_error(layout, name, workload, message, settings))
         else:

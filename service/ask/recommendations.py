@@ -1,4 +1,9 @@
-"""Recommends the layouts to launch, and where: resolves the request, searches, explains."""
+"""Recommends the layouts to launch, and where: resolves the request, searches, explains.
+
+A *candidate* is a cluster that the request names, and a *choice* is a candidate with the time and
+the cost of the job on it. The *target* is the best of them, for which layouts are searched. A
+*pinned form* is a part of the request in which each catalogue name has its version.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +80,8 @@ class Recommendations(KeptAnswers[RecommendationRequest, CandidateClusters]):
         solution = self._search.solve(inputs)
         answer = self._explain(inputs, solution)
         # An answer is given again only if its search was not cut short by the time limit, and if
-        # nothing that it depends on has changed during the search.
+        # nothing that it depends on has changed during the search. Under its own id as the key no
+        # other question finds it.
         is_kept = not deadline.ran_out and self._is_current(request, key)
         return self._prepare(answer, key.digest if is_kept else answer.id)
 
@@ -103,7 +109,7 @@ class Recommendations(KeptAnswers[RecommendationRequest, CandidateClusters]):
         answered = inputs.candidates.resolved[target.name].with_answered_problem(
             recommendation.problem
         )
-        launched = recommendation.recommended.prediction.layout
+        launched = recommendation.recommended.prediction.layout  # the layout of `launch`
         grounds = basis(question, answered, inputs.profile, launched)
         reasons = _reasons(inputs, solution, advised)
         reasons += learned_reasons(grounds["learned"])
@@ -177,7 +183,7 @@ def _assumptions(inputs: Inputs, target: Target, advised: dict[str, PredictedLay
 def _advised_layouts(members: dict[str, Any]) -> dict[str, PredictedLayout]:
     """Returns the layouts to launch by names such as "the fastest". A layout with several names is
     there once, under the most important one: recommended, then fastest."""
-    names = ("simplest", "fastest", "recommended")  # of one layout, the last name stays
+    names = ("simplest", "fastest", "recommended")  # a layout keeps the last of its names
     positions = {members[name]: f"the {name}" for name in names}
     layouts = members["layouts"]
     return {name: layouts[position].prediction for position, name in positions.items()}
