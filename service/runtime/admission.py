@@ -1,5 +1,10 @@
 """Admission control: how many searches and calibrations run at a time, how many wait, and whose
-turn it is."""
+turn it is.
+
+A request has a *turn*, which computes while it holds a *slot*. A computation is *set aside* when it
+gives its slot to another tenant and waits, with its memory, to go on. It can do so only at a
+*checkpoint*, a function that it calls now and then.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +103,7 @@ class Turn:
         if self._disconnected.is_set():
             raise ClientGone
         if time.monotonic() >= self._slice_ends and self._admission.should_give_back(self):
-            self.granted = Future()
+            self.granted = Future()  # the next slot, for which the thread waits below
             self._loop.call_soon_threadsafe(self._admission.set_aside, self)
             self._wait_to_go_on()
 
@@ -199,7 +204,7 @@ class AdmissionControl:
         slots_held = Counter(running.tenant for running in self._running)
         holds_most = slots_held[turn.tenant] == max(slots_held.values())
         if len(self._running) > self._concurrency and not holds_most:
-            turn.grant()
+            turn.grant()  # another tenant holds more slots: this turn goes on
             return
         self._running.remove(turn)
         self._wait_in_line(turn)
@@ -273,7 +278,8 @@ class AdmissionControl:
         new one only where few enough computations are begun, in all and by its tenant."""
         if turn.has_begun:
             return True
-        # A computation that is set aside keeps its memory, which limits their number.
+        # A computation that is set aside keeps its memory, which limits their number. No tenant may
+        # have begun more than fill the regular slots, so that others find room among them.
         begun = [other.tenant for other in [*self._running, *self._waiting] if other.has_begun]
         if len(begun) >= self._concurrency + self._max_set_aside:
             return False

@@ -1,5 +1,10 @@
-"""The way of one request that creates something: from its key, over an earlier answer or a turn to
-compute, to what is stored."""
+"""The steps of one request that creates something. They begin with its Idempotency-Key and end with
+what is stored; between them lies an earlier answer, or a turn to compute.
+
+A *prepared* resource exists already, or is a function that writes its rows. A *turn* lets a request
+compute (service.runtime.admission). A *flight* is a computation that several requests wait for
+(service.runtime.single_flight).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Event streams: one reader in this process for all of them, and how many may be open."""
+"""Event streams: one reader in this process for all of them, and how many may be open.
+
+A *feed* has the events of one kind. A *topic* is what a stream tells of, such as one sweep, and a
+*place* is a position among its events. The *mark* of a topic changes with every new event.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ for at most a quarter of the time, and streams that catch up leave the interpret
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events that follow each other, as they are sent."""
+    """Consecutive events of one topic, as they are sent."""
 
     text: bytes
     """Empty where there is nothing new."""
@@ -115,8 +119,8 @@ class EventStreams:
 
     One thread reads for all of them. It asks each feed for the marks of all watched topics at once,
     and reads only where one has changed. Streams of a topic that are at the same place are fed by
-    one read, and the same bytes. A database that does not answer so holds one thread, however many
-    clients listen.
+    one read, and the same bytes. A database that does not answer thus blocks one thread, however
+    many clients listen.
     """
 
     def __init__(self, per_tenant: int, in_all: int) -> None:
