@@ -1,4 +1,5 @@
-"""Idempotency keys. One request claims a key, and its answer is kept with the key."""
+"""Idempotency keys. One request claims a key, and its answer is kept with the key. A *token* tells
+the claim of a request from others. A claim has a *lease*, which runs out unless it is renewed."""
 
 from __future__ import annotations
 

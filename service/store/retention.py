@@ -1,4 +1,5 @@
-"""Drops old answers and sweeps, some at a time, so that nobody waits long for a lock."""
+"""Drops old answers and sweeps, some at a time, so that nobody waits long for a lock. The *text* of
+an answer is stored once for all answers with it."""
 
 from __future__ import annotations
 
