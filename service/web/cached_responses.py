@@ -1,5 +1,6 @@
-"""Responses from memory: answers that the same caller has read before, or has asked for in the same
-words, without a commit to the database since."""
+"""Responses from memory: answers that the same caller has read before, or has asked for with the
+same bytes while nothing was committed to the database since. A *view* is the form in which an
+answer is shown, whole or brief (service.web.preferences)."""
 
 from __future__ import annotations
 

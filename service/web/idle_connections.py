@@ -59,7 +59,7 @@ class Connection(H11Protocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._limit = self.limit_concurrency
-        self.limit_concurrency = None
+        self.limit_concurrency = None  # or uvicorn would answer 503 beyond it
         self._idle_since = self.loop.time()
 
     def connection_made(self, transport: Any) -> None:
@@ -128,9 +128,10 @@ class Connection(H11Protocol):
         _PATIENCE."""
         if self.transport.is_closing():
             return 0.0
-        # Between requests, or before the head of one is complete.
+        # Both are idle between requests, and until the head of the next one is complete.
         if self.conn.their_state is h11.IDLE and self.conn.our_state is h11.IDLE:
             return now - self._idle_since
+        # The client is to send a body that is read, or to read an answer whose buffer is full.
         owes_body = self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused
         if owes_body or self.flow.write_paused:
             return (now - self._idle_since) / _PATIENCE

@@ -87,6 +87,7 @@ class _Body:
         if self.held_bytes > max_bytes:
             await self._release_and_drain()
             raise BodyTooLarge(max_bytes)
+        # A small body is let in whatever the others hold, so that large ones cannot shut it out.
         too_much_held = self._limit.held_bytes > _MAX_BODIES_HELD * max_bytes
         if self.held_bytes > _SMALL_BYTES and too_much_held:
             await self._release_and_drain()
@@ -112,6 +113,7 @@ class _Body:
         `timeout_s`, than the limit's `wait_s`, or than the minimum rate allows for the bytes
         received."""
         wait_s = self._limit.wait_s
+        # The whole body may be `wait_s` late, compared with one that comes at the least rate.
         allowed_until = self._began + wait_s + self._received_bytes / _MIN_BYTES_PER_S
         left_s = allowed_until - time.monotonic()
         try:

@@ -1,5 +1,6 @@
 """Errors as `application/problem+json` (RFC 9457). This is the one place where an exception becomes
-an answer."""
+an answer. A *violation* is a value of the request that breaks a rule; a *defect* is an exception
+that the service does not raise on purpose."""
 
 from __future__ import annotations
 

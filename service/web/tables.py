@@ -25,7 +25,8 @@ line by line, without an ETag."""
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The columns of a table: for each name the path of its value in an item, with dots between."""
+    """The columns of a table: for each name the path of its value in an item, such as
+    "time.compute_s"."""
 
     name: str
     columns: Mapping[str, str]
