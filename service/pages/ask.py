@@ -1,4 +1,8 @@
-"""/ask: a form, and the recommendation that answers it. The whole question is in the URL."""
+"""/ask: a form, and the recommendation that answers it. The whole question is in the URL.
+
+A *pin* is a degree of the layout, such as tp, that the user fixes in the form, or tries in place of
+the recommended one.
+"""
 
 from __future__ import annotations
 

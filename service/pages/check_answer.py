@@ -1,4 +1,8 @@
-"""A check as the Check page shows it: rows of its tables, out of the API's document."""
+"""A check as the Check page shows it: rows of its tables, out of the API's document.
+
+The *text* is the launch script or command as it was typed. A *knob* is a field of a layout, and a
+*setting* is what the framework calls it. A *reservation* is a setting that was not understood.
+"""
 
 from __future__ import annotations
 

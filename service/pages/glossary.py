@@ -1,5 +1,6 @@
 """The words of layouts and of the API, as pages explain them: labels of forms and tables, sentences
-of the API and the list at the foot of a page share this one table."""
+of the API and the list at the foot of a page share this one table. A *knob* is a field of a layout,
+such as tp."""
 
 from __future__ import annotations
 

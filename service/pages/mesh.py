@@ -1,4 +1,6 @@
-"""The mesh of a layout on the machines: which chip of which node has which part of the model."""
+"""The mesh of a layout on the machines: which chip of which node has which part of the model. A
+*node* of the picture is a scale-up domain. A *group* is the chips that differ only along one axis
+of the mesh, such as those of one tensor-parallel group."""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ class Axis:
     words: str
     degree: int
     stride: int
-    """The number of chips from one member of a group to the next."""
+    """The distance in ranks from one member of a group to the next."""
     reach: int
-    """The number of chips that a group spans."""
+    """The number of consecutive ranks that a group spans, those of other groups included."""
     within_domain: bool
 
 
@@ -126,6 +128,7 @@ def _chips(axes: tuple[Axis, ...], first: int, end: int) -> Iterator[ChipDrawn]:
     def coordinate(name: str, rank: int) -> int:
         """Returns the coordinate of a rank on an axis; 0 on an axis of degree 1."""
         axis = by_name.get(name)
+        # Ranks count the innermost axis first, as digits of a number with mixed bases.
         return 0 if axis is None else rank // axis.stride % axis.degree
 
     for rank in range(first, end):

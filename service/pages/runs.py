@@ -1,4 +1,5 @@
-"""/runs: reported runs, measured against predicted, by the filters in the URL."""
+"""/runs: reported runs, measured against predicted, by the filters in the URL. *Drift* is a lasting
+change of measured over predicted step time of one kind of runs."""
 
 from __future__ import annotations
 

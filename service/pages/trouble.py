@@ -1,4 +1,4 @@
-"""Errors as pages tell them, in the sentences of the API."""
+"""Errors as pages tell them, in the sentences of the API. A *trouble* is an error so told."""
 
 from __future__ import annotations
 
