@@ -1,4 +1,5 @@
-"""Answers one item of a sweep, in whatever process it is computed."""
+"""Answers one item of a sweep, in whatever process it is computed. An *item* is one of the
+questions of the sweep: a request for a recommendation."""
 
 from __future__ import annotations
 

@@ -112,13 +112,13 @@ def _readable_runs(rows: Iterable[dict[str, Any]], software_year: float) -> list
         row for row in rows if row["outcome"] == "ok" or row["failure"] == "out_of_memory"
     ]
     weights = _weights(usable_rows)
-    # One object for equal problems, so that their runs are predicted together.
+    # Equal problems become one object, so that their runs are predicted together.
     problems: dict[Problem, Problem] = {}
     readable = []
     for row, weight in zip(usable_rows, weights, strict=True):
         try:
             run = published.read(row, software_year)
-        except DomainError:
+        except DomainError:  # the models cannot express the run
             continue
         if {"seq_len", "global_batch"} & {*run.assumed}:
             weight *= UNSTATED_WORKLOAD_WEIGHT
@@ -180,6 +180,7 @@ def _weights(rows: Sequence[dict[str, Any]]) -> list[float]:
     """Returns the weight of each row in the fit, as a number of runs. A row counts less if its
     source is less trusted, and if there are many rows of its model or family, which would outvote
     others."""
+    # First each model within a family is limited, and then the sum of what is left of the family.
     counts = Counter(_model_key(row) for row in rows)
     model_weight = {key: min(1.0, MODEL_WEIGHT / count) for key, count in counts.items()}
     family_size: defaultdict[str, float] = defaultdict(float)

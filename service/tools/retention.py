@@ -63,6 +63,7 @@ def drop_old_answers(store: Store, age: timedelta, tenant: str | None = None) ->
             " asks again"
         )
     before = datetime.now(UTC) - age
+    # What these delete leaves free pages in a SQLite file, which is shrunk by them at last.
     dropped = Dropped(
         recommendations=_drop(store, "recommendations", before, tenant),
         predictions=_drop(store, "predictions", before, tenant),
