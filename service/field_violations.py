@@ -104,6 +104,7 @@ def violation_of_pydantic(
     rule = _RULES.get(item["type"], item["msg"].removeprefix("Value error, "))
     if item["type"] == "extra_forbidden":
         rule += _hints(form, location, root)
+    # The field takes a name or an object, and pydantic's own message tells only of the name.
     if item["type"] == "string_type" and location and location[-1] == f"{TAG_PREFIX}name":
         rule = "must be a name or an object"
     return FieldViolation([*root, *location], value, rule, in_body=in_body)

@@ -61,6 +61,7 @@ def unknown_name(
         if cure:
             hint += f"; {cure}"
     error.rule = f"unknown name{hint}"
+    # The text of an exception is its arguments.
     error.args = (f"{field} = {value!r}: {error.rule}",)
     return error
 

@@ -107,6 +107,7 @@ def answer_key(
     question = question_key(kind, request)
     profile = requested_profile(rows, request.profile)
     meaning = rows.recall(("meaning", question), resolve)
+    # The release of the published runs, because an answer shows the nearest of them.
     used = profile.id, str(profile.version), str(rows.versions.evidence)
     runs = {
         run_kind: out_of_memory_runs_of_kind(rows, run_kind, profile)

@@ -239,6 +239,7 @@ def _broken_rule(job: ResolvedCheck, broken: BrokenRule) -> BrokenRuleAnswer:
     setting = job.settings.get("global_batch" if broken.is_of_batch else broken.knob or "")
     if broken.is_of_batch and job.read is None:
         return BrokenRuleAnswer.of_batch(broken, job.question, stack, setting)
+    # A fault of the global batch has a value of the workload, and any other one of the layout.
     blamed = broken.knob if job.read is None else setting or broken.knob
     value = job.question.workload.global_batch if broken.is_of_batch else None
     return BrokenRuleAnswer(
@@ -256,6 +257,7 @@ def _broken_rule(job: ResolvedCheck, broken: BrokenRule) -> BrokenRuleAnswer:
 def _cure_in_settings(format_: str, broken: BrokenRule) -> str:
     """Returns the nearest cures of a broken rule as settings of the framework, joined by "or". If
     no cure has a setting, points to the best layout."""
+    # A cure is a knob with the values that would obey the rule.
     words_by_cure = {
         cure: alternatives_in_settings(format_, cure.name, cure.values) for cure in broken.cures
     }
@@ -360,6 +362,7 @@ def _added_warnings(
                 message=f"settings that are not understood and could matter: {names}",
             )
         )
+    # Warnings of reading a launch are of two kinds: its value was replaced, or has no effect.
     for message in job.read.warnings if job.read is not None else ():
         is_overruled = message in job.overruled
         code = "request_overrules_launch" if is_overruled else "ignored_setting"

@@ -69,6 +69,7 @@ class Checks(UseCase):
         request = _with_held_nodes(resolver, request)
         if isinstance(request, CheckRequest):
             resolved = resolver.resolve(request)
+            # What the layout leaves open is as the stack decides it.
             completed = request.layout.with_stack_defaults(resolved.problem)
             return ResolvedCheck(
                 question=request,

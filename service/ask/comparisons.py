@@ -94,6 +94,7 @@ class Comparisons(UseCase):
             launched = _launched_sides(resolver, request)
             pinned = _plain_question(request, launched)
             stacks = _stacks(request, launched)
+            # The sides share model, cluster and workload; only their stacks may differ.
             question = resolver.resolve(pinned.model_copy(update={"stack": stacks["first"]}))
             second_stack = resolver.stack(stacks["second"])
         given_layouts = {name: side.layout for name, side in _sides(request).items() if side.layout}

@@ -85,7 +85,7 @@ class Frontiers(UseCase):
         question = self._resolve(request)
         deadline = Deadline(request.time_limit_s, require_client)
         grid = request.grid.axes()
-        points_by_values: dict[tuple[float, ...], Point] = {}
+        points_by_values: dict[tuple[float, ...], Point] = {}  # blocks come in another order
         for block in _blocks(grid):
             points = question.points(block, deadline)
             points_by_values |= {tuple(point.at[name] for name in grid): point for point in points}

@@ -134,6 +134,7 @@ def _explain(
     pinned = request.question.pinned
     launched = request.question.launched
     fastest_s = min(prediction.step_time_s for prediction in predicted.values())
+    # The first layout is the one that `launch`, `switches` and `learned` of the answer are about.
     first = next(iter(request.layouts.values()))
     grounds = basis(pinned, request.resolved, request.profile, first)
     for field, completed in request.completed_layouts.items():
@@ -222,7 +223,7 @@ def _batch_error(
     """Returns the error for a global batch that the layout cannot divide. If the request gives the
     batch in tokens, the error has the nearest batches in tokens. `name` is the field of the
     layout."""
-    if settings is not None:
+    if settings is not None:  # in a launch, the framework's setting is to blame
         setting = settings.get("global_batch")
         return Invalid(f"{name}.{setting}" if setting else name, workload.global_batch, message)
     if workload.global_batch_tokens is not None:

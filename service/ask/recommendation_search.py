@@ -64,7 +64,7 @@ class Target:
     name: str
     """Name of the candidate cluster."""
     problem: Problem
-    """The question on the chips that are used there."""
+    """The model, the workload, the stack, and the chips of the cluster that are used."""
     choices: list[Choice]
     """Every candidate cluster, the best first; empty where the request asks about one cluster."""
     fewest_chips_reasons: list[str]
@@ -184,7 +184,9 @@ class RecommendationSearch(UseCase):
             objective=inputs.objective,
             should_continue=deadline,
             oom_gib=oom_gib,
+            # Searched last, after the candidates that the request names.
             find_more=cluster_of_fewest_chips,
+            # All chips of listed nodes are paid for, whether the job uses them or not.
             held_chips={
                 name: question.allocation.chips
                 for name, question in candidates.questions.items()
@@ -203,6 +205,7 @@ class RecommendationSearch(UseCase):
         own = candidates.resolved[OWN_CLUSTER].problem
         cluster = replace(own.cluster.with_num_chips(fewest.num_chips), torus_shape=None)
         problem = replace(own, cluster=cluster)
+        # A candidate with as many chips has been searched already.
         if any(resolved.problem == problem for resolved in candidates.resolved.values()):
             return {}
         name = "alternatives.up_to_chips"
@@ -295,6 +298,7 @@ def _search_thresholds(
     """Returns the thresholds of a recommendation: the bandwidths, and sizes of a scale-up domain,
     at which the need of a pipeline would change. Empty where that need is unknown today."""
     deadline = inputs.deadline
+    # A time limit that the request gives holds for thresholds too; else they have one of their own.
     if "time_limit_s" not in inputs.request.model_fields_set:
         deadline = deadline.at_most(_THRESHOLDS_S)
     if recommendation.pipelining.needed == "unknown":

@@ -154,6 +154,7 @@ def _reasons(
     needed_gib = fastest.needed_gib
     micro_batches = inputs.constraints.allowed.get("micro_batch", ())
     reasons = [
+        # A slip is a value that was probably typed wrong, such as a batch in tokens.
         *reasons_of(
             "slip", implausible_values(recommendation.problem, fastest.step_time_s, micro_batches)
         ),
@@ -222,6 +223,7 @@ def _alternatives_form(
     clusters = list[dict[str, Any]]()
     for i, cluster in enumerate(alternatives.clusters):
         pinned = pinned_forms[f"alternatives.clusters[{i}]"]
+        # An alternative without a stack of its own runs the question's.
         stack = {} if cluster.stack is None else {"stack": pinned["stack"]}
         clusters.append({**pinned["cluster"], **stack})
     form: dict[str, Any] = {"clusters": clusters, "num_chips": alternatives.num_chips}
@@ -253,6 +255,7 @@ def _layout_members(
         "fastest": position_of(recommendation.fastest),
         "simplest": position_of(recommendation.simplest),
         "simplest_gap": recommendation.simplest_gap,
+        # A layout that is faster than the recommended one, but less sure to fit in memory.
         "bolder": recommendation.bolder
         and BolderAnswer(
             layout=position_of(recommendation.bolder), gain=recommendation.bolder_gain

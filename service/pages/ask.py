@@ -140,6 +140,7 @@ async def _comparison_with_pins(
     if not pinned:
         return nothing
     recommended = answer["layouts"][answer["recommended"]]["prediction"]["layout"]
+    # The first side is searched under the pins, and the second is the recommended layout.
     try:
         body = ComparisonRequest.model_validate(
             {**form.question(), "first": {"constraints": pinned}, "second": {"layout": recommended}}

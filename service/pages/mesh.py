@@ -79,7 +79,7 @@ def mesh_of(
     of chips in a scale-up domain, each drawn as a node. Where it is None there are no nodes, but a
     torus if `links` form one."""
     axes = tuple(_axes(layout, domain or num_devices))
-    if domain is None:
+    if domain is None:  # on a torus, or without scale-up links
         strides = [(axis.name, axis.stride, axis.degree) for axis in axes]
         torus = torus_of(layout, strides, links, num_devices)
         return Mesh(

@@ -115,7 +115,7 @@ def _context(
         "others": [item["id"] for item in profiles_seen if item["id"] != profile["id"]],
         "is_in_use": profile["id"] == in_use,
         "rows": rows,
-        "older": len(profile["versions"]) - len(rows),
+        "older": len(profile["versions"]) - len(rows),  # versions that are not shown
         "scope": scope,
         "may_change": caller.may(scope),
         "detail": detail,

@@ -203,6 +203,7 @@ def _spans(
     slice also spans the network between slices."""
     spans = {}
     for axis, stride, degree in axes:
+        # The first group has rank 0 and every `stride`-th rank after it.
         members = [rank * stride for rank in range(degree) if rank * stride < num_devices]
         inside = [places[rank] for rank in members if rank < len(places)]
         dims = [

@@ -93,6 +93,7 @@ class Creation:
         if (earlier := await self.earlier_answer()) is not None:
             return earlier
         lead = partial(self._find_or_compute, look_up, compute)
+        # Tenants do not share a flight: each may get another answer.
         answer, is_own = await self.flights.run((self.tenant, key), lead, self.is_disconnected)
         if is_own:
             return answer

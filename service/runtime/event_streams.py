@@ -189,6 +189,7 @@ class EventStreams:
         and are told the reason."""
         streams = [stream for stream in self._open if stream.feed is feed and stream.takes_more]
         try:
+            # One query for all topics tells which have news; only those are read.
             marks = await self._in_thread(feed.marks, {stream.topic for stream in streams})
             for (topic, place), group in _by_place(streams, marks).items():
                 batch = await self._in_thread(feed.after, topic, place)

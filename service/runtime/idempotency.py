@@ -138,6 +138,7 @@ class IdempotentCreation:
         """Returns the resource that `prepare` makes. Writes its rows in one transaction. `finish`
         stores the answer to the Idempotency-Key in the same transaction; None without a key."""
         prepared = prepare()
+        # An earlier answer, and no key to store it under: nothing is to be written.
         if isinstance(prepared, CreatedResource) and finish is None:
             return prepared
         with self._store.writing() as rows:

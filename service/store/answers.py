@@ -195,6 +195,7 @@ class Answers(Queries):
         `before`. Ids sort by time."""
         row = ROWS[kind]
         text = AnswerTextRow
+        # Answers of an earlier release have their brief in their own row.
         brief = func.coalesce(text.brief, row.brief, type_=row.brief.type).label("brief")
         columns = row.id, row.created_at, row.profile_id, row.profile_version, brief
         query = select(*columns).outerjoin(text, text.key == row.text_key)
@@ -228,7 +229,7 @@ def _answers(kind: AnswerKind) -> Select[Any]:
 
 def _answer(kind: AnswerKind, row: Row[Any]) -> Answer:
     """Returns a row of `_answers` as an answer, whose text has the id and time of this row."""
-    if row.gzip is None:
+    if row.gzip is None:  # an answer of an earlier release
         document = json.dumps(row.document, ensure_ascii=False, separators=(",", ":"))
         text = AnswerText(plain=document.encode())
     else:

@@ -1,8 +1,8 @@
 """Queries of profiles and their versions. Versions are only ever added.
 
-The *revision* of a profile counts its changes. The *origin* of a version is "shipped" or
-"calibrated". A tenant's *own* profile predicts for that tenant in place of the shared one, while it
-has an active version.
+The *revision* of a profile counts its changes, and its *policy* says who activates new versions.
+The *origin* of a version is "shipped" or "calibrated". A tenant's *own* profile predicts for that
+tenant in place of the shared one, while it has an active version.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ class ReportFilter:
     source: Sequence[str] = ()
     num_chips: Sequence[int] = ()
     flagged: bool | None = None
-    """Keeps only reports that have a flag of their own or are among `drifted`, or only the others.
-    """
+    """True keeps only reports with a `flag`, which marks a measurement that does not fit its
+    prediction, and those among `drifted`. False keeps only the others."""
     drifted: Collection[str] = ()
     """The ids of reports that are flagged for drift, where `flagged` is asked for."""
     within_interval: bool | None = None

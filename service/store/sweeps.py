@@ -179,7 +179,7 @@ class SweepQueries(Queries):
         """Stores the result of an item, unless the lease is lost: then another worker has the item,
         or it was cancelled. Returns whether the result was stored."""
         sweep = self._session.get(SweepRow, item.sweep_id, with_for_update=True)
-        if sweep is None:
+        if sweep is None:  # it has been removed
             return False
         values = {
             "outcome": outcome,

@@ -66,6 +66,7 @@ def _swept_layout(recommendation: Recommendation, choice: Choice | None) -> Swep
     hours and dollars, if the question has an objective."""
     candidate = CandidateAnswer.of(recommendation.recommended, recommendation.problem.cluster)
     prediction = candidate.prediction
+    # Fields that a swept layout and a prediction have in common.
     figures = {
         name: getattr(prediction, name)
         for name in SweptLayout.model_fields

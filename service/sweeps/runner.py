@@ -134,6 +134,7 @@ class SweepRunner:
         with self._store.reading() as rows:
             if not rows.sweeps.any_free(rows.now()):
                 return
+        # Asked only once an item is free, because a Dask scheduler has to answer it.
         free_slots = self._workers.slots() - len(self._running)
         if free_slots <= 0:
             return

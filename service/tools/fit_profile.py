@@ -223,6 +223,7 @@ def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
     summary to standard error."""
     prior = priors()
     runs = _readable_runs(rows, prior.software_year)
+    # A term of a profile is a coefficient or its offset for a chip or stack, with a spread.
     first = with_published_terms(prior, _observations(runs, prior))
     observed = _observations(runs, first)
     fitted = calibrate(prior, observed, _MADE_BY, published=True)
@@ -246,6 +247,7 @@ def newest_software(
     for run in observed:
         if run.step_time_s is not None and run.key in dated:
             scope = f"generation:{run.problem.cluster.chip.generation}"
+            # An age counts back from `software_year`; the newest date is kept.
             years[scope] = max(software_year - run.problem.stack.age_years, years.get(scope, 0.0))
     return tuple(
         NewestSoftware(scope=scope, year=round(year, 3)) for scope, year in sorted(years.items())

@@ -96,7 +96,7 @@ def _drop(store: Store, kind: AnswerKind, before: datetime, tenant: str | None) 
     total = 0
     while True:
         with store.writing() as rows:
-            rows.lock("retention")
+            rows.lock("retention")  # two processes would delete the same answers
             rows.arrivals.wait_for_writers()  # a report being stored may refer to an answer
             dropped = rows.retention.drop_answers(kind, before, _BATCH, tenant)
         total += dropped

@@ -48,6 +48,7 @@ class CachingRoute(JsonRoute):
         if cached is None:
             request.state.cache_slot = _CacheSlot(memory, key, memory.changes.count())
             return None
+        # A GET is cached as the text alone, and a POST as the location and text of its answer.
         if request.method == "GET":
             return immutable_text_response(request, cached, _WHOLE)
         count_lookup("answers", is_hit=True)

@@ -119,6 +119,7 @@ class Connection(H11Protocol):
             "too many connections: those that are idle for longest are closed",
             extra={"connections": limit},
         )
+        # Where every other client waits for the service, the newest connection has to go.
         to_drop = longest if idle_s.get(longest, 0.0) > 0 else self
         to_drop._drop("full")
 

@@ -98,6 +98,7 @@ class JsonRoute(APIRoute):
             """Refuses an unknown query or a wrong body, answers from memory where it can, and
             otherwise calls the endpoint with the parsed body."""
             require_known(request, known)
+            # FastAPI then takes the value that this request has parsed.
             strict = JsonRequest(request.scope, request.receive)
             takes_body = self.body_field is not None
             await (strict.require_json() if takes_body else strict.require_none())

@@ -77,7 +77,7 @@ def table_response(request: Request, lines: Iterator[str], name: str) -> Respons
     for line in lines:
         first_lines.append(line)
         size += len(line)
-        if size > _MOST_TAGGED:
+        if size > _MOST_TAGGED:  # too much to hold: the rest is streamed as it is made
             headers = {"Content-Disposition": disposition, "Vary": "Accept"}
             content = chain(first_lines, lines)
             return StreamingResponse(content, media_type=CSV, headers=headers)
