@@ -167,8 +167,8 @@ def _notes(document: Mapping[str, Any]) -> list[str]:
 def _reasons_for_launcher(document: Mapping[str, Any]) -> list[str]:
     """Returns the reasons that a launcher needs, at most MAX_REASONS, in the order of the answer.
     First taken are one warning, the memory, and why the layout is not the fastest; others follow
-    while there is room. Answers of earlier releases do not tell the kinds of their reasons: of
-    these the first reasons are returned."""
+    while there is room. Answers of earlier releases do not say of which kind a reason is: the
+    first of their reasons are returned."""
     reasons = document["reasons"]
     kinds = [facts["kind"] for facts in document.get("reason_facts", [])]
     if len(kinds) != len(reasons):

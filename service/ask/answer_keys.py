@@ -3,7 +3,7 @@
 Two questions with the same key have the same answer. The key covers the question, whatever the
 order of its fields and whether it writes defaults out; the versions of the profile, of the
 catalogue entries that the question names, of the published runs and of the service; and the runs
-out of memory that the asker's own reports tell of.
+that the asker reported out of memory.
 """
 
 from __future__ import annotations

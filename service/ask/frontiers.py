@@ -80,8 +80,8 @@ class Frontiers(UseCase):
     def draw_in_parts(
         self, request: FrontierRequest, require_client: Callable[[], None] = no_client
     ) -> Iterator[FrontierPart]:
-        """Yields the points some at a time, as they are found, and at last the whole answer. That
-        equals the answer of `draw`, unless the time limit cuts a search short."""
+        """Yields the points some at a time, as they are found, and finally the whole answer. It is
+        the answer of `draw`, unless the time limit cuts a search short."""
         question = self._resolve(request)
         deadline = Deadline(request.time_limit_s, require_client)
         grid = request.grid.axes()

@@ -82,13 +82,13 @@ class KeptAnswers(UseCase, ABC, Generic[Request, Resolved]):
         return now.digest == key.digest
 
     def _earlier_answer(self, rows: Rows, key: str) -> Prepared | None:
-        """Returns the stored answer under this key if the tenant was given it lately. If the tenant
-        was given it long ago, or only another tenant was, returns the function that stores it for
+        """Returns the stored answer under this key if the tenant was given it within a day. If that
+        was longer ago, or only another tenant was given it, returns the function that stores it for
         this tenant under a new id. Returns None where no answer has this key."""
         memory = self._store.memory
         memory_key = self.kind, key, self._store.tenant
         own: Answer | None = memory.unchanged(memory_key)
-        # An answer in memory may have been given too long ago to be given again.
+        # The answer in memory may be a day old by now: it is then given under a new id.
         if own is None or not own.is_given_again:
             if not rows.answers.has_text(key):
                 return None

@@ -204,7 +204,7 @@ def _knob_error(
     """Returns the error for a rule that a layout breaks. `knob` is to blame; it is None where no
     single knob is. `name` is the field of the layout, and `given` the layout before defaults were
     filled in."""
-    # The user cannot have meant a knob that was left open: blame the one that was given beside it.
+    # A knob that was left open cannot be wrong: blame the related one that the request gives.
     other = _OTHER_CULPRIT.get(knob or "")
     if knob not in given.knobs_given and other in given.knobs_given:
         knob = other

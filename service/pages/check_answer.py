@@ -35,8 +35,8 @@ class SettingRead:
     label: str
     value: str
     line: int | None
-    """Where the text has it; None where it is a default, follows from others or was said beside the
-    text."""
+    """The line of the text that has it; None where it is a default, follows from other settings or
+    was typed into another field of the form."""
 
 
 def settings_read(check: Mapping[str, Any], text: str) -> list[SettingRead]:

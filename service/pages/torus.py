@@ -149,7 +149,7 @@ def _filling(layout: Mapping[str, Any]) -> int:
 def _planes(
     lengths: Sequence[int], ranks: Mapping[Place, int], axes: Axes, wraps: Sequence[bool]
 ) -> list[Plane]:
-    """Returns the planes of a slice. Planes that look alike are one Plane that counts the others.
+    """Returns the planes of a slice. Planes that look alike become one Plane with their number.
     `lengths` are the chips along each dim, `ranks` maps coordinates to ranks, and `wraps` says
     which dims have a wraparound link."""
     chips = defaultdict[int, list[TorusChip]](list)

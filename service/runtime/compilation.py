@@ -62,7 +62,7 @@ def compile_in_processes(warm_up: Step, show: Show) -> None:
         shares = warm_up.shares(min(_MOST_PROCESSES, _cores()))
     spawning = multiprocessing.get_context("spawn")
     began = time.monotonic()
-    weights: dict[str, float] = {}  # by function: one that both processes compile counts once
+    weights: dict[str, float] = {}  # by function: if both processes compile it, it counts once
     receivers: list[Connection] = []
     for share in shares:
         receiver, sender = spawning.Pipe(duplex=False)

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_LOOK_S = 0.5  # how soon an event is told after it was stored
+_LOOK_S = 0.5  # between looks for new events: an event is sent so soon after it was stored
 _KEEPALIVE_S = 15.0  # proxies close connections that are silent for half a minute or more
 _REST = 3.0
 """The reader rests after each read, for this many times the time that the read took. Thus it reads

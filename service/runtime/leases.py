@@ -1,8 +1,8 @@
 """Leases of the Idempotency-Keys that requests of this process hold.
 
 A request claims its key while it computes. The claim says until when it is held, by the clock of
-the database. Its process renews it again and again, and one that has ended does not: its claims are
-free again some seconds later, whatever host it ran on. No process needs to know of another.
+the database. Its process renews it again and again. Once the process has ended, its claims run out
+within seconds, whatever host it ran on, and the keys are free. No process needs to know of another.
 """
 
 from __future__ import annotations

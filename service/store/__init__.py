@@ -79,8 +79,8 @@ class Rows(Queries):
 
     @property
     def versions(self) -> Versions:
-        """Returns the versions of profile, catalogue and evidence that are in force for this
-        tenant."""
+        """Returns the versions of profile, catalogue and evidence that count for this tenant
+        now."""
         if self.memory is None:
             return current_versions(self._session, self._tenant)
         if self._versions is None:
@@ -88,7 +88,7 @@ class Rows(Queries):
         return self._versions
 
     def _known_versions(self, memory: Memory) -> Versions:
-        """Returns the versions in force, kept in memory until a transaction changes the database.
+        """Returns the present versions, kept in memory until a transaction changes the database.
         On PostgreSQL such changes go unnoticed, and every transaction reads the versions."""
         if self._since is None:
             return current_versions(self._session, self._tenant)

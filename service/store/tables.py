@@ -137,9 +137,9 @@ class AnswerTextRow(Table):
     """The text of an answer, kept once for all who are answered with it.
 
     `key` is the digest of the question with everything else that decides the answer
-    (service.ask.answer_keys), or the answer's own id where it is for nobody else. `first_id` and
-    `first_created_at` are those that the text names. `brief` is what lists show of the answer
-    (service.ask.answer_pages).
+    (service.ask.answer_keys), or the answer's own id where nobody else may be given it. `first_id`
+    and `first_created_at` are the id and the time in the text. `brief` is what lists show of the
+    answer (service.ask.answer_pages).
     """
 
     __tablename__ = "answer_texts"

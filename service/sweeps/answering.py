@@ -55,7 +55,7 @@ def answer_item(store: Store, question: dict[str, Any]) -> ItemAnswer:
         return _problem("refused", error)
     except ServiceError as error:
         return _problem("waiting", error)
-    except Exception as error:  # one item that breaks leaves the others whole
+    except Exception as error:  # a defect in one item must not end the sweep
         log.exception("an item of a sweep failed")
         return _problem("failed", error)
     return ItemAnswer("ok", _swept_layout(recommendation, choice).model_dump(mode="json"))

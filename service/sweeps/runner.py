@@ -104,9 +104,9 @@ class SweepRunner:
     def _work_once(self) -> None:
         """Stores finished items, leases new ones for idle workers, and waits for what comes next.
 
-        Results come first, among them those that the database could not take before. Leases are
-        renewed before new ones are made, or else this runner would lease its own items again once
-        they have run out.
+        Results come first, also those that the database could not store before. Leases are renewed
+        before new ones are made. Otherwise this runner would lease its own items a second time once
+        their leases have run out.
         """
         self._woken.clear()
         for future in [future for future in self._running if future.done()]:

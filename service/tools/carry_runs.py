@@ -166,8 +166,8 @@ def _stack(stack: Stack) -> dict[str, Any]:
 
 
 def _layout(layout: Layout) -> dict[str, Any]:
-    """Returns the fields of a layout that differ from their defaults, and those that a stack would
-    decide if they were left out."""
+    """Returns the fields of a layout that differ from their defaults, and those that the stack
+    would otherwise decide."""
     fields = LayoutFields.of(layout)
     return {
         **{name: getattr(fields, name) for name in DEFAULTED_KNOBS},

@@ -63,7 +63,7 @@ def drop_old_answers(store: Store, age: timedelta, tenant: str | None = None) ->
             " asks again"
         )
     before = datetime.now(UTC) - age
-    # What these delete leaves free pages in a SQLite file, which is shrunk by them at last.
+    # The deletions leave free pages in a SQLite file, by which it is shrunk in the end.
     dropped = Dropped(
         recommendations=_drop(store, "recommendations", before, tenant),
         predictions=_drop(store, "predictions", before, tenant),

@@ -23,8 +23,8 @@ from service.metrics import CONNECTIONS_CLOSED
 log = logging.getLogger(__name__)
 
 _MOST_CONNECTIONS = 1024
-"""Each takes some 40 KiB of memory, and to find the one that is idle for longest among more would
-take longer than a millisecond."""
+"""Each connection takes some 40 KiB of memory. Among more, it would take longer than a millisecond
+to find the one that has been idle for longest."""
 _PATIENCE = 10.0
 """A client may be idle this many times longer in the midst of a request than before one, when room
 is made. A flood of silent connections thus closes itself rather than an upload that has stalled for

@@ -27,9 +27,9 @@ dropped of one that is refused."""
 
 
 class BodyLimit:
-    """Middleware that refuses a body that is too large, by its Content-Length or while it is read;
-    one that comes too slowly; and one that would make all bodies together take too much memory,
-    since each stays in memory until its request is answered.
+    """Middleware that refuses a body for one of three reasons: it is too large, by its
+    Content-Length or while it is read; it comes too slowly; or all bodies together would take too
+    much memory, since each stays in memory until its request is answered.
 
     A refused body is read and dropped for a while. A client that is still sending would otherwise
     see its connection break instead of the answer.
@@ -72,7 +72,7 @@ class _Body:
         self._received_bytes = 0
         self._more_body = True
         self.held_bytes = 0
-        """What of the body counts towards what all bodies hold: all of it until it is refused."""
+        """The bytes that count toward the memory of all bodies; 0 once the body is refused."""
 
     async def receive(self) -> Message:
         """Returns the next ASGI message of the request. Raises BodyTooLarge, BodyTooSlow, or
