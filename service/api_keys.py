@@ -68,9 +68,9 @@ ANYONE = Caller(None, frozenset(SCOPES))
 
 
 def caller_of(store: Store, authorization: Sequence[str]) -> Caller:
-    """Returns the caller whose key is in the Authorization headers of a request, and notes now and
-    then that the key is used. Raises Unauthenticated unless there is exactly one header, with a key
-    in force."""
+    """Returns the caller whose key is in the Authorization headers of a request, and stores at most
+    once an hour when the key was used. Raises Unauthenticated unless there is exactly one header,
+    with a key that is neither revoked nor expired."""
     id_, secret = _parse_key(authorization)
     key = stored_key(store, id_)
     now = datetime.now(UTC)
@@ -86,6 +86,7 @@ def stored_key(store: Store, id_: str) -> PresentedKey:
     """Returns the key with this id from the database, and keeps it in memory. Raises
     Unauthenticated where there is none."""
     changes = store.memory.changes
+    # Read before the key, so that no change between the two goes unnoticed.
     since, stored = changes.count(), changes.row(PRESENTED_IN_SQLITE, id_)
     with store.reading() as rows:
         # No key has another id, and a database may refuse its characters.
@@ -141,8 +142,8 @@ def caller_in_force(key: PresentedKey, now: datetime) -> Caller:
 
 
 def _use_is_to_be_noted(key: PresentedKey, now: datetime) -> bool:
-    """Returns whether the last use of a key was noted too long ago. Noting every use would write to
-    the database with each request."""
+    """Returns whether the stored time of a key's last use is an hour old. Storing every use would
+    write to the database with each request."""
     return key.last_used_at is None or key.last_used_at <= now - _USE_NOTED_EACH
 
 

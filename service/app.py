@@ -117,7 +117,7 @@ def create_app(settings: Settings) -> FastAPI:
         database.connect(settings.database_url, settings.database_wait_s),
         max_stored=settings.max_stored_bytes_per_tenant,
     )
-    running = RunningRequests()
+    running = RunningRequests()  # ended all at once when the service stops
     app = FastAPI(
         title="Shardwright",
         description=openapi.DESCRIPTION,
@@ -257,7 +257,8 @@ def _sweeps(store: Store, runner: SweepRunner | None) -> Sweeps:
 
 
 def _read_ahead(services: Services) -> None:
-    """Fills the caches that the first questions would otherwise wait for."""
+    """Fills the caches that the first questions would otherwise wait for: settings of frameworks,
+    the digest of the sources, and the published runs."""
     known_settings()
     sources_key()
     services.evidence.load()

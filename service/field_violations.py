@@ -31,14 +31,15 @@ _MAX_READ_CHARACTERS = 10 * MAX_VALUE_CHARACTERS  # in which secrets are looked 
 MAX_RULE_CHARACTERS = 1600  # enough for the names of all fields of a stack
 _MAX_JSON_INTEGER = 2**53  # JSON readers lose digits of larger ones (RFC 8259 §6)
 _READ_AS_WHOLE = ("arguments", "log")
-"""Members that hold a text or a document of another program."""
+"""Members that hold a text or a document of another program. An error about a part of it shows that
+part, and not the whole."""
 _MAX_PRINTED_BITS = 128  # an integer of more bits is not printed in full
 
 
 _MISSPELT = 0.85
 """Least similarity, of 1, at which an unknown name is taken for a known one misspelt."""
 _OF_MANY = ("id", "name", "version")
-"""Names that several parts of a request have, which do not tell what was meant."""
+"""Names that several parts of a request have. Other places with such a name are no useful hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ def violation_of_pydantic(
     rule = _RULES.get(item["type"], item["msg"].removeprefix("Value error, "))
     if item["type"] == "extra_forbidden":
         rule += _hints(form, location, root)
+    # The field takes a name or an object, and pydantic's own message tells only of the name.
     if item["type"] == "string_type" and location and location[-1] == f"{TAG_PREFIX}name":
         rule = "must be a name or an object"
     return FieldViolation([*root, *location], value, rule, in_body=in_body)

@@ -1,4 +1,5 @@
-"""Names that the service computes: ids of rows, and digests that tell equal runs and logs."""
+"""Names that the service computes: ids of rows, and digests by which equal runs and equal logs are
+recognised."""
 
 from __future__ import annotations
 

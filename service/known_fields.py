@@ -1,5 +1,6 @@
 """The fields that a schema has where a request has an unknown one, and other places that have a
-field of that name."""
+field of that name. A *form* is a type of pydantic that a part of the body should have. A *location*
+is the sequence of names and indices that leads to a value (service.json_pointers)."""
 
 from __future__ import annotations
 

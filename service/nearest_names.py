@@ -28,8 +28,8 @@ _LONG_NUMBER = re.compile(r"\d{3}", re.ASCII)
 _MOST_CHARACTERS = 120  # of a name that is compared: longer ones are no names
 _MOST_COMPARED = 40  # names by their parts: more than enough for the first three to be among them
 _SAME_PART = 0.1
-"""A name with the same letters is so much nearer, of 1, and one with the same numbers too: H10 is
-nearer to H100 than to A10."""
+"""Likeness, of 1, that a name with the same letters gains, and one with the same numbers too: H10
+is nearer to H100 than to A10."""
 _TUNED = re.compile(r"[-_.](?:instruct|chat|base|it|hf|sft|dpo|fp8|awq|gptq|int4|bf16)(?=[-_.]|$)")
 """Repositories put this behind the name of a model for a variant that has its shape."""
 _LIKE_A_SETTING = 0.65
@@ -61,6 +61,7 @@ def unknown_name(
         if cure:
             hint += f"; {cure}"
     error.rule = f"unknown name{hint}"
+    # The text of an exception is its arguments.
     error.args = (f"{field} = {value!r}: {error.rule}",)
     return error
 
@@ -190,8 +191,8 @@ def _distance(name_words: list[str], known_words: list[str]) -> int | None:
 
 def _word_distance(word: str, known_word: str) -> int | None:
     """Returns the number of letters in which two words differ, if one is a likely misspelling of
-    the other; None otherwise. Numbers tell products apart: words with numbers may differ only in
-    letters of a long word, or in a character typed twice."""
+    the other; None otherwise. Numbers tell products apart: beside a number only a run of five
+    letters or more may be misspelt, or one character typed twice."""
     if word == known_word:
         return 0
     if _without_a_doubled_character(word, known_word):

@@ -1,5 +1,5 @@
-"""A tenant's own profile, whose versions rest on what that tenant measured. While one of them is
-active it predicts for that tenant, and for nobody else, in the place of the shared version."""
+"""A tenant's own profile, whose versions are calibrated to what that tenant measured. While one of
+them is active it predicts for that tenant, and for nobody else, in place of the shared profile."""
 
 from __future__ import annotations
 

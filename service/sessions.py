@@ -1,5 +1,5 @@
-"""Sessions of browsers. A session is made from an API key, stands for it on the pages, and cannot
-be used as one."""
+"""Sessions of browsers. A session is made from an API key and stands for it on the web pages, but
+is no key: it is a signed token that ends by itself (service.signed_tokens)."""
 
 from __future__ import annotations
 

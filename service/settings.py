@@ -211,6 +211,7 @@ def from_environment(**overrides: Any) -> Settings:
     value that breaks a rule, and for a variable with the service's prefix that is neither a setting
     nor a variable of the client."""
     names = [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
+    # A variable that sets nothing is mostly a setting misspelt.
     for name in sorted(os.environ.keys() - OF_CALLERS):
         if name.upper().startswith(PREFIX) and name.upper() not in names:
             similar = difflib.get_close_matches(name.upper(), names, n=1)

@@ -1,5 +1,5 @@
 """Tokens that stand for an API key and cannot be used as one. A token is made from a key for one
-purpose, and ends with its key, or by itself.
+*purpose*, such as a browser's session. It ends at a set time, or with its key before.
 
 It reads <key's id>.<when it ends>.<signature>, and nothing of it is stored: the signature is made
 with the hash of the key's secret, which only the database has.

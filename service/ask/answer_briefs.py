@@ -1,4 +1,8 @@
-"""Shortens stored answers to what a launcher needs."""
+"""Shortens stored answers to what a launcher needs.
+
+A *brief* has one layout of the answer, its figures and a few sentences, in at most 4 KiB. A
+*launcher* is a program that submits the job with that layout.
+"""
 
 from __future__ import annotations
 
@@ -57,6 +61,7 @@ def prediction_brief(document: dict[str, Any]) -> dict[str, Any]:
     `document` is the stored answer."""
     layouts = document["layouts"]
     ranks = range(len(layouts))
+    # Layouts that fit come first, and among them the fastest.
     best = min(ranks, key=lambda rank: (not layouts[rank]["fits"], layouts[rank]["step_time_s"]))
     query = f"?rank={best + 1}" if len(layouts) > 1 else ""
     return PredictionBrief(
@@ -162,8 +167,8 @@ def _notes(document: Mapping[str, Any]) -> list[str]:
 def _reasons_for_launcher(document: Mapping[str, Any]) -> list[str]:
     """Returns the reasons that a launcher needs, at most MAX_REASONS, in the order of the answer.
     First taken are one warning, the memory, and why the layout is not the fastest; others follow
-    while there is room. Answers of earlier releases do not tell the kinds of their reasons: of
-    these the first reasons are returned."""
+    while there is room. Answers of earlier releases do not say of which kind a reason is: the
+    first of their reasons are returned."""
     reasons = document["reasons"]
     kinds = [facts["kind"] for facts in document.get("reason_facts", [])]
     if len(kinds) != len(reasons):
@@ -172,6 +177,7 @@ def _reasons_for_launcher(document: Mapping[str, Any]) -> list[str]:
     first = [i for i, kind in enumerate(kinds) if kind in _BEFORE_LAYOUTS][:1]
     memory = [i for i, kind in enumerate(kinds) if kind == "memory"]
     why = [i for i, kind in enumerate(kinds) if kind == "recommended" and is_slower]
+    # Any other "recommended" reason says only that the fastest is recommended, and comes last.
     others = [i for i, kind in enumerate(kinds) if kind != "recommended"]
     chosen = [*dict.fromkeys([*first, *memory, *why, *others, *range(len(kinds))])][:MAX_REASONS]
     return [reasons[i] for i in sorted(chosen)]

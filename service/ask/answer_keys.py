@@ -3,7 +3,7 @@
 Two questions with the same key have the same answer. The key covers the question, whatever the
 order of its fields and whether it writes defaults out; the versions of the profile, of the
 catalogue entries that the question names, of the published runs and of the service; and the runs
-out of memory that the asker's own reports tell of.
+that the asker reported out of memory.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def question_key(kind: AnswerKind, request: AnyRequest) -> str:
     words."""
     # A prediction is the same however long its caller waits; a search may end earlier.
     ignored = {"wait_s"} if kind == "predictions" else set[str]()
+    # Other fields count with their defaults, whether a request writes them out or not.
     filled = request.model_dump(mode="json", exclude=_AS_GIVEN | ignored)
     as_given = request.model_dump(mode="json", include=_AS_GIVEN, exclude_unset=True)
     if isinstance(request, RecommendationRequest) and request.include:
@@ -67,13 +68,13 @@ def question_key(kind: AnswerKind, request: AnyRequest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """The meaning of a question at one moment: the catalogue entries that it names, and the runs
-    that its answer looks at."""
+    """The meaning of a question at one moment: the versions of the catalogue entries that its names
+    stand for, and the models, chips and stacks whose reported runs its answer looks at."""
 
     catalogue_key: str
     """Equal where every name in the question means the same version of the same entry."""
     run_kinds: frozenset[RunKind]
-    """The runs whose reports its answer looks at."""
+    """The models, chips and stacks whose runs out of memory its answer looks at."""
 
     @classmethod
     def of(cls, resolved: Iterable[ResolvedQuestion], *others: Any) -> Meaning:
@@ -106,6 +107,7 @@ def answer_key(
     question = question_key(kind, request)
     profile = requested_profile(rows, request.profile)
     meaning = rows.recall(("meaning", question), resolve)
+    # The release of the published runs, because an answer shows the nearest of them.
     used = profile.id, str(profile.version), str(rows.versions.evidence)
     runs = {
         run_kind: out_of_memory_runs_of_kind(rows, run_kind, profile)

@@ -1,4 +1,5 @@
-"""Lists answers in brief, a page at a time."""
+"""Lists answers in brief, a page at a time. The *brief* of an answer is the few fields of it that
+lists show, stored beside its text."""
 
 from __future__ import annotations
 
@@ -23,11 +24,13 @@ from service.store.answers import AnswerFilter, AnswerKind
 from service.store.cursors import cut_page, read_cursor
 
 _ENTRIES = {"model": "architecture", "chip": "chip", "stack": "stack"}
+"""The entry of an answer's `catalogue` that has the name, by the name of the filter."""
 _CATALOGUES: dict[str, Callable[[str], str]] = {
     "model": lambda name: catalogue.architecture(name).name,
     "chip": lambda name: catalogue.chip(name).id,
     "stack": lambda name: catalogue.stack(name).id,
 }
+"""Functions that return the name of a shipped entry from that name or an alias."""
 
 
 def answer_brief(answer: PredictionAnswer | RecommendationAnswer) -> dict[str, Any]:

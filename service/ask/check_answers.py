@@ -1,5 +1,10 @@
 """Answers a check: its verdict, the rules that the job breaks, and what to change first, in the
-framework's own words."""
+framework's own words.
+
+A *knob* is one choice of a layout, such as tp, and a *setting* is what a framework calls it. A
+*stop* is a setting with which the framework refuses to start. A *reservation* is a setting that
+could change the answer and was not understood.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +60,8 @@ _MOST_RULE_CHARACTERS = 400  # a few lines of a terminal
 
 @dataclass(frozen=True, slots=True)
 class ResolvedCheck:
-    """A job to be checked, with all names resolved."""
+    """A job to be checked, with all names resolved. The job is a layout, or a *launch*: a script,
+    command line or file that starts a training."""
 
     question: PinnedQuestion
     resolved: ResolvedQuestion
@@ -68,6 +74,7 @@ class ResolvedCheck:
     format: LaunchFormat | None
     """The format in whose words changes are said; None where the stack has none."""
     read: LaunchRead | None
+    """The facts that were read from a launch; None where the request has a layout."""
     stops: tuple[Stop, ...] = ()
     """Faults at which the framework stops, beyond the rules that its layout breaks."""
     reservations: tuple[Reservation, ...] = ()
@@ -77,7 +84,7 @@ class ResolvedCheck:
     own_names: Mapping[str, OwnName] = field(default_factory=dict)
     """The names that the tool of a launch has for settings."""
     changes: LaunchChanges | None = None
-    """Single changes of a launch, in its own words."""
+    """Finds the settings of a launch that make a change; None where the request has a layout."""
     min_fit_probability: float = SAFE_FIT_PROBABILITY
 
     @property
@@ -114,6 +121,7 @@ def check_answer(
     prediction = check.prediction
     shown = None if prediction is None else PredictedLayout.of(prediction, cluster)
     warnings = [*check.warnings, *_added_warnings(job, check, shown, failed)]
+    # The grounds about a layout come from its prediction, which an illegal layout does not have.
     basis = grounds(
         job.question, job.resolved, job.profile, None if check.broken_rules else job.layout
     )
@@ -121,6 +129,7 @@ def check_answer(
         basis["assumptions"] += layout_assumptions(
             job.place, job.given_layout, job.completed_layout, job.resolved.problem
         )
+    # Switches of the software, such as overlaps, are named as in the release that was read.
     basis["switches"] = [
         switch.model_copy(update={"name": job.named(switch.name)}) for switch in basis["switches"]
     ]
@@ -190,7 +199,7 @@ def _spelling_change(job: ResolvedCheck, changes: LaunchChanges) -> ChangeAnswer
     for stop in stops:
         name, value = truncate(stop.setting, _MOST_CHARACTERS), echoed_value(stop.value)
         settings.append(SettingChange(name=name, before=value, after=None))
-        if stop.meant:
+        if stop.meant:  # the known setting that is probably meant
             settings.append(SettingChange(name=stop.cure, before=None, after=value))
         words.append(f"write {stop.cure} for {name}" if stop.meant else f"leave out {name}")
     return ChangeAnswer(
@@ -230,6 +239,7 @@ def _broken_rule(job: ResolvedCheck, broken: BrokenRule) -> BrokenRuleAnswer:
     setting = job.settings.get("global_batch" if broken.is_of_batch else broken.knob or "")
     if broken.is_of_batch and job.read is None:
         return BrokenRuleAnswer.of_batch(broken, job.question, stack, setting)
+    # A fault of the global batch has a value of the workload, and any other one of the layout.
     blamed = broken.knob if job.read is None else setting or broken.knob
     value = job.question.workload.global_batch if broken.is_of_batch else None
     return BrokenRuleAnswer(
@@ -247,6 +257,7 @@ def _broken_rule(job: ResolvedCheck, broken: BrokenRule) -> BrokenRuleAnswer:
 def _cure_in_settings(format_: str, broken: BrokenRule) -> str:
     """Returns the nearest cures of a broken rule as settings of the framework, joined by "or". If
     no cure has a setting, points to the best layout."""
+    # A cure is a knob with the values that would obey the rule.
     words_by_cure = {
         cure: alternatives_in_settings(format_, cure.name, cure.values) for cure in broken.cures
     }
@@ -313,14 +324,15 @@ def _settings_of_change(
     layout = job.layout
     if layout is None or not after:
         return {}, {}
-    # The layout of the job is legal, and the launch format can write it too.
+    # With a prediction, `given`, the job's layout is legal, and its settings can be written too.
     if change.given is not None:
         problem = job.resolved.problem
         before = written_settings(job.format, problem, layout)
         return before, after if before else {}
-    # It is illegal and cannot be written: only knobs that are settings themselves are shown.
+    # The job's layout is illegal and cannot be written: only fields that are settings are shown.
     fields = [name for name in (*change.fields, *change.follows) if hasattr(layout, name)]
     names = {job.settings[field]: field for field in fields if field in job.settings}
+    # The old value is shown where the format writes a field's value as it is, and not translated.
     own = {
         name: getattr(layout, field)
         for name, field in names.items()
@@ -350,6 +362,7 @@ def _added_warnings(
                 message=f"settings that are not understood and could matter: {names}",
             )
         )
+    # Warnings of reading a launch are of two kinds: its value was replaced, or has no effect.
     for message in job.read.warnings if job.read is not None else ():
         is_overruled = message in job.overruled
         code = "request_overrules_launch" if is_overruled else "ignored_setting"

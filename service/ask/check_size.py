@@ -16,7 +16,8 @@ _LEAST_NEEDED = (
     ("warnings",),
     ("broken_rules",),
 )
-"""Lists of an answer that may end early, by their members, the least needed first."""
+"""Lists of an answer that may be cut short, each as the path of members to it, the least needed
+first."""
 
 
 def shortened(document: dict[str, Any]) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def shortened(document: dict[str, Any]) -> dict[str, Any]:
     for path in _LEAST_NEEDED:
         holder = document
         for step in path[:-1]:
-            holder = holder[step] or {}
+            holder = holder[step] or {}  # an answer without a launch or a prediction has null
         items = holder.get(path[-1]) or []
         while items and len(_written(document)) > MAX_BYTES:
             items.pop()

@@ -1,5 +1,9 @@
 """Checks a job that is about to be submitted: is it legal, does it fit, what would be faster, and
-what to change first?"""
+what to change first?
+
+A *launch* is a script, command line or file that starts a training. A *stop* is a setting with
+which the framework refuses to start. *Held* nodes are those that the request lists.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +54,7 @@ class Checks(UseCase):
             constraints=request.constraints.build(),
             should_continue=deadline,
             oom_gib=least_failed_gib(failed),
+            # Only layouts that the job's own launch format can write are proposed.
             accepts=expressible_in_format(job),
             express=None if job.changes is None else job.changes.in_settings,
         )
@@ -64,6 +69,7 @@ class Checks(UseCase):
         request = _with_held_nodes(resolver, request)
         if isinstance(request, CheckRequest):
             resolved = resolver.resolve(request)
+            # What the layout leaves open is as the stack decides it.
             completed = request.layout.with_stack_defaults(resolved.problem)
             return ResolvedCheck(
                 question=request,

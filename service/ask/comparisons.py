@@ -1,4 +1,8 @@
-"""Compares two layouts, or the best layouts under two sets of constraints: why not this one?"""
+"""Compares two layouts, or the best layouts under two sets of constraints: why not this one?
+
+A *side* is one of the two: a layout, constraints under which the best layout is searched, or a
+launch (a script, command line or file that starts a training) from which a layout is read.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +49,7 @@ class _ResolvedRequest:
     constraints has none."""
 
     pinned: PinnedQuestion
+    """The question as it was asked, which may name a version of the profile."""
     question: ResolvedQuestion
     """The question with the stack of the first side."""
     second_stack: ResolvedPart[Stack]
@@ -89,6 +94,7 @@ class Comparisons(UseCase):
             launched = _launched_sides(resolver, request)
             pinned = _plain_question(request, launched)
             stacks = _stacks(request, launched)
+            # The sides share model, cluster and workload; only their stacks may differ.
             question = resolver.resolve(pinned.model_copy(update={"stack": stacks["first"]}))
             second_stack = resolver.stack(stacks["second"])
         given_layouts = {name: side.layout for name, side in _sides(request).items() if side.layout}
@@ -122,6 +128,7 @@ def _launched_sides(resolver: Resolver, request: _Request) -> dict[str, Launched
         if side.launch is not None:
             field = f"{name}.launch"
             launched[name] = launched_question(resolver, side.launch, parts, field, parts_source)
+            # The second launch is read as if the request had said all that the first one says.
             parts = QuestionParts.of(launched[name].unpadded, request.stack)
             parts_source = f"the request and {field}"
     return launched
@@ -201,7 +208,8 @@ def _explain(
         ),
     )
     predictions = {"first": answer.first.prediction, "second": answer.second.prediction}
-    # Only a search leaves out what needs too much memory: a layout that was given is compared.
+    # Only a search leaves out what needs too much memory: a layout that was given is compared. With
+    # two given layouts nothing was left out, which an infinite need says.
     most_searched_gib = max(
         (
             predicted.needed_gib

@@ -1,4 +1,9 @@
-"""Finds the published runs nearest to a question or an answer, with what is predicted of them."""
+"""Finds the published runs nearest to a question or an answer, with what is predicted of them.
+
+A *published run* ships with the service: a training run that somebody described in public, with its
+measured speed or its end by lack of memory. The *traits* of a run are what runs are compared by,
+such as chip, stack and parameters. The *family* of a run is the publication that it is from.
+"""
 
 from __future__ import annotations
 
@@ -80,6 +85,7 @@ class _RunIndex:
     rank_by_date: Array
     """The rank of each run by its date, from 0 for the newest; shape (runs,)."""
     library: RunIndex
+    """The traits of all runs in columns, by which distances are computed at once."""
 
     @classmethod
     def of(cls, runs: Sequence[PublishedRun]) -> _RunIndex:
@@ -94,8 +100,7 @@ class _RunIndex:
         )
 
     def by_distance(self, traits: RunTraits) -> Iterator[tuple[int, float]]:
-        """Yields (index, distance) of every run, the nearest to `traits` first. Traits are what
-        runs are compared by, such as chip, stack and parameters."""
+        """Yields (index, distance) of every run, the nearest to `traits` first."""
         distances = self.library.distances(traits)
         for i in np.argsort(distances, kind="stable"):
             yield int(i), float(distances[i])
@@ -160,8 +165,10 @@ class Evidence(UseCase):
         """Returns a page of the runs that the query selects, the nearest first. They are compared
         with the answer that the query names, or else with what the query states. Raises NotFound if
         `tenant_store`, the store as the asking tenant sees it, does not have the answer."""
+        # The cursor holds how many runs the pages before this one have.
         first = int(read_cursor(_LIST, query.cursor) or 0)
         with tenant_store.reading() as rows:
+            # Effects that were learnt from one fleet of machines do not hold for published runs.
             profile = without_fleet(active_profile(rows))
             resolver = Resolver(rows)
             traits = _query_traits(rows, query)

@@ -1,4 +1,9 @@
-"""Draws over which fabrics, sizes and models a pipeline is needed."""
+"""Draws over which fabrics, sizes and models a pipeline is needed.
+
+A *frontier* is a grid of *points* around one question. Each point changes link speeds, domain size,
+chips or layers, and has the best layouts with and without a pipeline. A *crossing* is a place
+between two points at which going without a pipeline begins to cost more than the tolerance.
+"""
 
 from __future__ import annotations
 
@@ -75,12 +80,12 @@ class Frontiers(UseCase):
     def draw_in_parts(
         self, request: FrontierRequest, require_client: Callable[[], None] = no_client
     ) -> Iterator[FrontierPart]:
-        """Yields the points some at a time, as they are found, and at last the whole answer. That
-        equals the answer of `draw`, unless the time limit cuts a search short."""
+        """Yields the points some at a time, as they are found, and finally the whole answer. It is
+        the answer of `draw`, unless the time limit cuts a search short."""
         question = self._resolve(request)
         deadline = Deadline(request.time_limit_s, require_client)
         grid = request.grid.axes()
-        points_by_values: dict[tuple[float, ...], Point] = {}
+        points_by_values: dict[tuple[float, ...], Point] = {}  # blocks come in another order
         for block in _blocks(grid):
             points = question.points(block, deadline)
             points_by_values |= {tuple(point.at[name] for name in grid): point for point in points}
@@ -99,8 +104,8 @@ class Frontiers(UseCase):
 
 def _blocks(grid: dict[str, list[float]]) -> Iterator[dict[str, list[float]]]:
     """Yields parts of the grid that together take about as long as the whole. Points that differ
-    only in the speed of links share a search: a part has all speeds of links. If only links differ,
-    a part has one speed of the first kind of link."""
+    only in the speed of links share a search, so each part has all speeds of links. A grid of
+    nothing but link speeds is cut by the speed of its first kind of link."""
     apart = [name for name in grid if name not in LINK_AXES] or [*grid][:1]
     for values in product(*(grid[name] for name in apart)):
         yield {**grid, **{name: [value] for name, value in zip(apart, values, strict=True)}}
@@ -110,6 +115,7 @@ def _explain(question: _ResolvedRequest, points: Sequence[Point]) -> FrontierAns
     """Returns the answer: points and crossings, with reasons and assumptions."""
     request, problem = question.request, question.resolved.problem
     grid = request.grid.axes()
+    # 0 GiB: some point of the grid may have left out layouts as large as any failed run.
     left_out = [
         f"{line}, wherever anything else fits" for line in left_out_reasons(0.0, question.failed)
     ]
@@ -180,7 +186,7 @@ def _layout_of_question(problem: Problem, points: Sequence[Point]) -> Layout | N
     ]
     if not layouts:
         return None
-    broken = first_broken(problem, Layouts.of(layouts))
+    broken = first_broken(problem, Layouts.of(layouts))  # -1 where no rule is broken
     return next(
         (candidate for candidate, rule in zip(layouts, broken, strict=True) if rule < 0), None
     )

@@ -1,4 +1,9 @@
-"""Answers that are kept: stored once, found again by what they answer, and sent as stored."""
+"""Answers that are kept: stored once, found again by what they answer, and sent as stored.
+
+The *text* of an answer is its JSON, stored once under a *key*: a digest of all that decides it
+(service.ask.answer_keys). Each caller gets a row of its own that refers to the text. The *brief* of
+an answer is what lists show of it.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +49,8 @@ class KeptAnswers(UseCase, ABC, Generic[Request, Resolved]):
 
     @abstractmethod
     def meaning(self, resolved: Resolved) -> Meaning:
-        """Returns what decides the answer, besides the request itself."""
+        """Returns the versions of catalogue entries that the answer depends on, and the models,
+        chips and stacks whose reported runs it depends on."""
 
     def get(self, id_: str) -> AnswerText:
         """Returns the text of an answer. Raises NotFound."""
@@ -56,9 +62,9 @@ class KeptAnswers(UseCase, ABC, Generic[Request, Resolved]):
 
     def look_up(self, request: Request) -> Prepared | Unanswered[KeyedQuestion[Resolved]]:
         """Returns the stored answer to an equal question, if nothing that it depends on has changed
-        since; else the question with its key. The question is resolved at most once."""
+        since; else the question with its key."""
         with self._store.reading() as rows:
-            resolved = cache(lambda: self.resolve(rows, request))
+            resolved = cache(lambda: self.resolve(rows, request))  # at most once
             key = answer_key(rows, self.kind, request, lambda: self.meaning(resolved()))
             earlier = self._earlier_answer(rows, key.digest)
             if earlier is not None:
@@ -76,13 +82,13 @@ class KeptAnswers(UseCase, ABC, Generic[Request, Resolved]):
         return now.digest == key.digest
 
     def _earlier_answer(self, rows: Rows, key: str) -> Prepared | None:
-        """Returns the stored answer under this key if the tenant was given it lately. If the tenant
-        was given it long ago, or only another tenant was, returns the function that stores it for
+        """Returns the stored answer under this key if the tenant was given it within a day. If that
+        was longer ago, or only another tenant was given it, returns the function that stores it for
         this tenant under a new id. Returns None where no answer has this key."""
         memory = self._store.memory
         memory_key = self.kind, key, self._store.tenant
         own: Answer | None = memory.unchanged(memory_key)
-        # An answer in memory may have been given too long ago to be given again.
+        # The answer in memory may be a day old by now: it is then given under a new id.
         if own is None or not own.is_given_again:
             if not rows.answers.has_text(key):
                 return None

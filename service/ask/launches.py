@@ -1,4 +1,5 @@
-"""Says how to launch the layouts of earlier answers."""
+"""Says how to launch the layouts of earlier answers. A *format* is the language of a framework's
+launch configuration, such as Megatron's arguments."""
 
 from __future__ import annotations
 

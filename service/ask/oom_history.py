@@ -1,5 +1,9 @@
 """Runs that were reported out of memory, as a caution for layouts that are predicted for the same
-machines."""
+machines.
+
+The *need* of a run or a layout is the memory that it is predicted to need, in GiB on one device. A
+layout with at least the need of a run that failed is warned of, or left out of a search.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +68,7 @@ def out_of_memory_runs_of_kind(
     if not failed:
         return []
     fitted = _last_reports(rows, run_kind, profile, did_fit=True)
-    standing: list[OutOfMemoryRun] = []
+    standing: list[OutOfMemoryRun] = []  # the failed runs that no later run disproves
     for run in failed:
         is_disproved = any(_disproves(other, run) for other in fitted)
         is_repeated = any(
@@ -140,9 +144,8 @@ def _last_reports(
     rows: Rows, run_kind: RunKind, profile: Profile, *, did_fit: bool
 ) -> list[OutOfMemoryRun]:
     """Returns the last report of each of the last _MAX_RUNS runs, latest first: of runs that
-    trained some steps (`did_fit`, in the same class), or of runs that ran out of memory. Runs that
-    the models can no
-    longer predict are left out. Predicted needs are kept in `_needs`."""
+    trained some steps (`did_fit`), or else of runs that ran out of memory. Runs that the models can
+    no longer predict are left out. Predicted needs are kept in `_needs`."""
     selection = ReportFilter(
         outcome=() if did_fit else ("out_of_memory",),
         did_fit=did_fit,
@@ -158,6 +161,7 @@ def _last_reports(
         return []
     with _needs_lock:
         needs = {key: _needs[key] for key in last if key in _needs}
+    # Only runs without a kept need are read in full, which is slow, and predicted.
     not_predicted = {key: report.id for key, report in last.items() if key not in needs}
     if not_predicted:
         runs, _ = StoredRuns(rows).read(rows.reports.by_ids([*not_predicted.values()]))

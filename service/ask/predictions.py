@@ -46,9 +46,11 @@ class _LayoutsQuestion:
     the request that has them."""
 
     pinned: PinnedQuestion
+    """The question as it was asked, which may name a version of the profile."""
     resolved: ResolvedQuestion
     given_layouts: dict[str, LayoutFields]
     launched: LaunchedQuestion | None = None
+    """The launch configuration from which question and layout were read, if the request has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ def _explain(
     pinned = request.question.pinned
     launched = request.question.launched
     fastest_s = min(prediction.step_time_s for prediction in predicted.values())
+    # The first layout is the one that `launch`, `switches` and `learned` of the answer are about.
     first = next(iter(request.layouts.values()))
     grounds = basis(pinned, request.resolved, request.profile, first)
     for field, completed in request.completed_layouts.items():
@@ -177,10 +180,11 @@ def require_all_legal(
     errors = list[Invalid]()
     broken = first_broken(problem, Layouts.of(layouts.values()))
     for (name, layout), index in zip(layouts.items(), broken, strict=True):
-        if index < 0:
+        if index < 0:  # the layout breaks no rule
             continue
         rule = RULES[index]
         message = f"{rule.name}: {rule.message(problem, layout)}"
+        # The global batch is a field of the workload; all other blame is on a knob of the layout.
         if rule.blamed_field(problem, layout) == BATCH_FIELD:
             errors.append(_batch_error(layout, name, workload, message, settings))
         else:
@@ -200,7 +204,7 @@ def _knob_error(
     """Returns the error for a rule that a layout breaks. `knob` is to blame; it is None where no
     single knob is. `name` is the field of the layout, and `given` the layout before defaults were
     filled in."""
-    # The user cannot have meant a knob that was left open: blame the one that was given beside it.
+    # A knob that was left open cannot be wrong: blame the related one that the request gives.
     other = _OTHER_CULPRIT.get(knob or "")
     if knob not in given.knobs_given and other in given.knobs_given:
         knob = other
@@ -219,7 +223,7 @@ def _batch_error(
     """Returns the error for a global batch that the layout cannot divide. If the request gives the
     batch in tokens, the error has the nearest batches in tokens. `name` is the field of the
     layout."""
-    if settings is not None:
+    if settings is not None:  # in a launch, the framework's setting is to blame
         setting = settings.get("global_batch")
         return Invalid(f"{name}.{setting}" if setting else name, workload.global_batch, message)
     if workload.global_batch_tokens is not None:

@@ -1,4 +1,8 @@
-"""Reasons and assumptions that only recommendations have, in words."""
+"""Reasons and assumptions that only recommendations have, in words.
+
+A *choice* is a cluster with the time and the cost of the job on it. *Held* chips are those of the
+nodes that a request lists, and an *allocation* cuts these nodes into equal data-parallel groups.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +74,8 @@ def spare_chips_reasons(allocation: Allocation, max_chips: int | None) -> Iterat
 
 
 def learned_reasons(learned: Learned | None) -> Iterator[Reason]:
-    """Yields which reports moved the step time of the recommended layout; nothing where none
-    did."""
+    """Yields how much calibrations from reported runs changed the predicted step time of the
+    recommended layout; nothing where they did not."""
     if learned is not None and learned.reports:
         figures = {
             "against_version": learned.against_version,

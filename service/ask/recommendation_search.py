@@ -1,4 +1,9 @@
-"""Searches the answer to a recommendation: chooses the cluster, then searches the layouts on it."""
+"""Searches the answer to a recommendation: chooses the cluster, then searches the layouts on it.
+
+A *candidate* is a cluster that the request names: its own, or an alternative. A *choice* is a
+candidate with the time and the cost of the job on it. An *allocation* cuts the nodes that a request
+lists into equal data-parallel groups of chips.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +64,7 @@ class Target:
     name: str
     """Name of the candidate cluster."""
     problem: Problem
-    """The question on the chips that are used there."""
+    """The model, the workload, the stack, and the chips of the cluster that are used."""
     choices: list[Choice]
     """Every candidate cluster, the best first; empty where the request asks about one cluster."""
     fewest_chips_reasons: list[str]
@@ -134,7 +139,7 @@ class RecommendationSearch(UseCase):
         if not {"alternatives", "objective"} & inputs.request.model_fields_set:
             return [], []
         candidates = inputs.candidates
-        deadline = inputs.deadline.three_quarters()
+        deadline = inputs.deadline.three_quarters()  # the rest is for the search on the best one
         fewest_chips_reasons = list[str]()
 
         def oom_gib(problem: Problem) -> float:
@@ -179,7 +184,9 @@ class RecommendationSearch(UseCase):
             objective=inputs.objective,
             should_continue=deadline,
             oom_gib=oom_gib,
+            # Searched last, after the candidates that the request names.
             find_more=cluster_of_fewest_chips,
+            # All chips of listed nodes are paid for, whether the job uses them or not.
             held_chips={
                 name: question.allocation.chips
                 for name, question in candidates.questions.items()
@@ -198,6 +205,7 @@ class RecommendationSearch(UseCase):
         own = candidates.resolved[OWN_CLUSTER].problem
         cluster = replace(own.cluster.with_num_chips(fewest.num_chips), torus_shape=None)
         problem = replace(own, cluster=cluster)
+        # A candidate with as many chips has been searched already.
         if any(resolved.problem == problem for resolved in candidates.resolved.values()):
             return {}
         name = "alternatives.up_to_chips"
@@ -217,7 +225,7 @@ def _allocate_nodes(inputs: Inputs) -> dict[str, Allocation]:
         if question.allocation is not None and name in candidates.resolved
     }
     allocations = dict[str, Allocation]()
-    deadline = inputs.deadline.three_quarters()
+    deadline = inputs.deadline.three_quarters()  # the rest is for the search of layouts
     for i, (name, nodes) in enumerate(nodes_by_candidate.items()):
         problem = candidates.resolved[name].problem
         where = "allocation" if name == OWN_CLUSTER else name
@@ -228,6 +236,7 @@ def _allocate_nodes(inputs: Inputs) -> dict[str, Allocation]:
                     inputs.profile,
                     inputs.constraints,
                     nodes.build(),
+                    # The candidates that are left get equal parts of the time that is left.
                     deadline.share(len(nodes_by_candidate) - i),
                     inputs.request.tolerance,
                 )
@@ -286,9 +295,10 @@ def _known_layouts(target: Target) -> Layouts | None:
 def _search_thresholds(
     inputs: Inputs, recommendation: Recommendation, failed: list[OutOfMemoryRun]
 ) -> list[Threshold]:
-    """Returns the thresholds of a recommendation: the bandwidths and domain sizes at which the need
-    of a pipeline would change. Empty where it is unknown whether a pipeline is needed."""
+    """Returns the thresholds of a recommendation: the bandwidths, and sizes of a scale-up domain,
+    at which the need of a pipeline would change. Empty where that need is unknown today."""
     deadline = inputs.deadline
+    # A time limit that the request gives holds for thresholds too; else they have one of their own.
     if "time_limit_s" not in inputs.request.model_fields_set:
         deadline = deadline.at_most(_THRESHOLDS_S)
     if recommendation.pipelining.needed == "unknown":

@@ -1,4 +1,9 @@
-"""Recommends the layouts to launch, and where: resolves the request, searches, explains."""
+"""Recommends the layouts to launch, and where: resolves the request, searches, explains.
+
+A *candidate* is a cluster that the request names, and a *choice* is a candidate with the time and
+the cost of the job on it. The *target* is the best of them, for which layouts are searched. A
+*pinned form* is a part of the request in which each catalogue name has its version.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +80,8 @@ class Recommendations(KeptAnswers[RecommendationRequest, CandidateClusters]):
         solution = self._search.solve(inputs)
         answer = self._explain(inputs, solution)
         # An answer is given again only if its search was not cut short by the time limit, and if
-        # nothing that it depends on has changed during the search.
+        # nothing that it depends on has changed during the search. Under its own id as the key no
+        # other question finds it.
         is_kept = not deadline.ran_out and self._is_current(request, key)
         return self._prepare(answer, key.digest if is_kept else answer.id)
 
@@ -103,7 +109,7 @@ class Recommendations(KeptAnswers[RecommendationRequest, CandidateClusters]):
         answered = inputs.candidates.resolved[target.name].with_answered_problem(
             recommendation.problem
         )
-        launched = recommendation.recommended.prediction.layout
+        launched = recommendation.recommended.prediction.layout  # the layout of `launch`
         grounds = basis(question, answered, inputs.profile, launched)
         reasons = _reasons(inputs, solution, advised)
         reasons += learned_reasons(grounds["learned"])
@@ -148,6 +154,7 @@ def _reasons(
     needed_gib = fastest.needed_gib
     micro_batches = inputs.constraints.allowed.get("micro_batch", ())
     reasons = [
+        # A slip is a value that was probably typed wrong, such as a batch in tokens.
         *reasons_of(
             "slip", implausible_values(recommendation.problem, fastest.step_time_s, micro_batches)
         ),
@@ -177,7 +184,7 @@ def _assumptions(inputs: Inputs, target: Target, advised: dict[str, PredictedLay
 def _advised_layouts(members: dict[str, Any]) -> dict[str, PredictedLayout]:
     """Returns the layouts to launch by names such as "the fastest". A layout with several names is
     there once, under the most important one: recommended, then fastest."""
-    names = ("simplest", "fastest", "recommended")  # of one layout, the last name stays
+    names = ("simplest", "fastest", "recommended")  # a layout keeps the last of its names
     positions = {members[name]: f"the {name}" for name in names}
     layouts = members["layouts"]
     return {name: layouts[position].prediction for position, name in positions.items()}
@@ -216,6 +223,7 @@ def _alternatives_form(
     clusters = list[dict[str, Any]]()
     for i, cluster in enumerate(alternatives.clusters):
         pinned = pinned_forms[f"alternatives.clusters[{i}]"]
+        # An alternative without a stack of its own runs the question's.
         stack = {} if cluster.stack is None else {"stack": pinned["stack"]}
         clusters.append({**pinned["cluster"], **stack})
     form: dict[str, Any] = {"clusters": clusters, "num_chips": alternatives.num_chips}
@@ -247,6 +255,7 @@ def _layout_members(
         "fastest": position_of(recommendation.fastest),
         "simplest": position_of(recommendation.simplest),
         "simplest_gap": recommendation.simplest_gap,
+        # A layout that is faster than the recommended one, but less sure to fit in memory.
         "bolder": recommendation.bolder
         and BolderAnswer(
             layout=position_of(recommendation.bolder), gain=recommendation.bolder_gain

@@ -1,4 +1,4 @@
-"""Checks that are kept, for reports of the runs that they were of."""
+"""Checks that are stored, so that reports of the runs can refer to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Draws the layouts of earlier answers as timelines."""
+"""Draws the layouts of earlier answers as timelines. A *timeline* says what each pipeline stage
+does during one step, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""/ask: a form, and the recommendation that answers it. The whole question is in the URL."""
+"""/ask: a form, and the recommendation that answers it. The whole question is in the URL.
+
+A *pin* is a degree of the layout, such as tp, that the user fixes in the form, or tries in place of
+the recommended one.
+"""
 
 from __future__ import annotations
 
@@ -136,6 +140,7 @@ async def _comparison_with_pins(
     if not pinned:
         return nothing
     recommended = answer["layouts"][answer["recommended"]]["prediction"]["layout"]
+    # The first side is searched under the pins, and the second is the recommended layout.
     try:
         body = ComparisonRequest.model_validate(
             {**form.question(), "first": {"constraints": pinned}, "second": {"layout": recommended}}

@@ -1,4 +1,5 @@
-"""A recommendation as the Ask page shows it: rows of its tables, out of the API's document."""
+"""A recommendation as the Ask page shows it: rows of its tables, out of the API's document. A
+*term* is a part of a prediction, such as compute time; its *ground* is the evidence for it."""
 
 from __future__ import annotations
 
@@ -86,6 +87,7 @@ def _rows(
 def mesh_of_answer(answer: Mapping[str, Any]) -> Mesh:
     """Returns the mesh of the recommended layout, drawn on the innermost links of the cluster."""
     layout = answer["layouts"][answer["recommended"]]["prediction"]["layout"]
+    # `placement` lists the axes of the mesh, whose degrees multiply to the number of devices.
     num_devices = prod(layout[axis] for axis in layout["placement"])
     links = answer["catalogue"]["fabric"]["links"]
     return mesh_of(layout, num_devices, domain_of(answer), links)

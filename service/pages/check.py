@@ -1,4 +1,5 @@
-"""/check: a launch as somebody typed it, and whether it is worth submitting."""
+"""/check: a launch (a script or command that starts a training) as somebody typed it, and whether
+it is worth submitting."""
 
 from __future__ import annotations
 

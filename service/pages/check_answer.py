@@ -1,4 +1,8 @@
-"""A check as the Check page shows it: rows of its tables, out of the API's document."""
+"""A check as the Check page shows it: rows of its tables, out of the API's document.
+
+The *text* is the launch script or command as it was typed. A *knob* is a field of a layout, and a
+*setting* is what the framework calls it. A *reservation* is a setting that was not understood.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +35,8 @@ class SettingRead:
     label: str
     value: str
     line: int | None
-    """Where the text has it; None where it is a default, follows from others or was said beside the
-    text."""
+    """The line of the text that has it; None where it is a default, follows from other settings or
+    was typed into another field of the form."""
 
 
 def settings_read(check: Mapping[str, Any], text: str) -> list[SettingRead]:

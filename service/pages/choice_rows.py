@@ -1,4 +1,5 @@
-"""Places to run as rows of a table and marks of a picture, out of the API's document."""
+"""Places to run as rows of a table and marks of a picture, out of the API's document. A *place* is
+a cluster, with a number of chips and a stack; the API calls it a choice."""
 
 from __future__ import annotations
 

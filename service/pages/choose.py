@@ -1,4 +1,5 @@
-"""/choose: places to run side by side, by hours and dollars. The whole question is in the URL."""
+"""/choose: places to run side by side, by hours and dollars. The whole question is in the URL. A
+*place* is a cluster, with a number of chips and a stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The form for a choice: a question, other places where it could run, and what decides."""
+"""The form for a choice: a question, other places where it could run, and what decides. A *place*
+is a cluster, with a number of chips and a stack, and each other place is a *row* of the form."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class ChooseForm:
         """Returns the numbers of the rows that the form shows: up to the last filled row, and one
         empty row more."""
         filled = [row for row in _rows(_MOST_ROWS) if any(self._row(row))]
-        last = max(filled, default=1) + 1
+        last = max(filled, default=1) + 1  # an empty row to type in
         return _rows(min(max(last, _FEWEST_ROWS), _MOST_ROWS))
 
     def body(self) -> dict[str, Any]:

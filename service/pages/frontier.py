@@ -1,4 +1,5 @@
-"""/frontier: where a pipeline is needed, as a picture that fills in while the points are found."""
+"""/frontier: where a pipeline is needed, as a picture that fills in while its points are found. A
+*point* is a cluster and a model at one combination of the values of both axes."""
 
 from __future__ import annotations
 

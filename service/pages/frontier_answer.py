@@ -1,4 +1,8 @@
-"""The title of a page says the answer of its frontier, out of the API's document."""
+"""The title of a page says the answer of its frontier, out of the API's document.
+
+A *frontier* is a grid of *points*, each a cluster and a model with the best layouts with and
+without a pipeline. The *gap* of a point is the relative time that going without one costs.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,8 @@ def title(answer: Mapping[str, Any], grid: Mapping[str, Sequence[float]], tolera
     without = f"{begin} at most {percent(tolerance)} longer"
     if len(cheap) == len(points):
         return f"{without} everywhere in this picture"
-    # Corners of rectangles in which leaving out the pipeline is cheap at every point.
+    # A corner bounds a rectangle that reaches to where pipelines are needed least. Kept are those
+    # in whose rectangle leaving out the pipeline is cheap at every point.
     corners = [corner for corner in product(*grid.values()) if _quadrant(corner, grid) <= cheap]
     if corners:
         best = max(corners, key=lambda corner: len(_quadrant(corner, grid)))

@@ -1,4 +1,5 @@
-"""The form for a frontier: a question, the two axes of its picture, and their values."""
+"""The form for a frontier: a question, the two axes of its picture, and their values. A *frontier*
+says for which clusters and models around the question a pipeline is needed."""
 
 from __future__ import annotations
 

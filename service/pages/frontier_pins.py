@@ -14,7 +14,7 @@ def pins(runs: Sequence[EvidenceRow]) -> list[dict[str, Any]]:
     """Returns a pin for each pair of domain size and bandwidth: the names of the chips that have
     it, the newest first, and the published runs on it. `row` is a run's position in `runs`. A run
     on a torus has no pin."""
-    chips = _chips_by_place()
+    chips = _chips_by_place()  # a place is a domain size and a bandwidth
     runs_by_place: dict[ScaleUp, list[Mapping[str, Any]]] = {}
     for row, run in enumerate(runs):
         if run.scale_up is not None:

@@ -1,5 +1,6 @@
 """The words of layouts and of the API, as pages explain them: labels of forms and tables, sentences
-of the API and the list at the foot of a page share this one table."""
+of the API and the list at the foot of a page share this one table. A *knob* is a field of a layout,
+such as tp."""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ _KNOB = re.compile(
     rf"(?<![\w.-])(?:{'|'.join((*LAYOUT, *_SPELLINGS))})(?==|\(\d| (?:from )?\d)"
     r"|\boffload_(?:activations|optimizer)\b"
 )
-"""A knob with its value, or one that says all by its name. Other names of knobs are everyday words
-where they have no value."""
+"""A knob with its value, such as tp=8, or one that has none. Without a value, the names of other
+knobs may be everyday words."""
 
 
 def plain(sentence: str, names: Mapping[str, str] | None = None) -> str:

@@ -1,4 +1,6 @@
-"""The mesh of a layout on the machines: which chip of which node has which part of the model."""
+"""The mesh of a layout on the machines: which chip of which node has which part of the model. A
+*node* of the picture is a scale-up domain. A *group* is the chips that differ only along one axis
+of the mesh, such as those of one tensor-parallel group."""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ class Axis:
     words: str
     degree: int
     stride: int
-    """The number of chips from one member of a group to the next."""
+    """The distance in ranks from one member of a group to the next."""
     reach: int
-    """The number of chips that a group spans."""
+    """The number of consecutive ranks that a group spans, those of other groups included."""
     within_domain: bool
 
 
@@ -77,7 +79,7 @@ def mesh_of(
     of chips in a scale-up domain, each drawn as a node. Where it is None there are no nodes, but a
     torus if `links` form one."""
     axes = tuple(_axes(layout, domain or num_devices))
-    if domain is None:
+    if domain is None:  # on a torus, or without scale-up links
         strides = [(axis.name, axis.stride, axis.degree) for axis in axes]
         torus = torus_of(layout, strides, links, num_devices)
         return Mesh(
@@ -126,6 +128,7 @@ def _chips(axes: tuple[Axis, ...], first: int, end: int) -> Iterator[ChipDrawn]:
     def coordinate(name: str, rank: int) -> int:
         """Returns the coordinate of a rank on an axis; 0 on an axis of degree 1."""
         axis = by_name.get(name)
+        # Ranks count the innermost axis first, as digits of a number with mixed bases.
         return 0 if axis is None else rank // axis.stride % axis.degree
 
     for rank in range(first, end):

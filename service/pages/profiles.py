@@ -1,4 +1,6 @@
-"""/profiles: the versions of a profile, what each has learnt, and which of them is active."""
+"""/profiles: the versions of a profile, what each has learnt, and which of them is active. A
+tenant's *own* profile predicts for that tenant in place of the shared one while it has an active
+version."""
 
 from __future__ import annotations
 
@@ -77,8 +79,8 @@ async def change_version(request: Request, services: ServicesDep) -> Response:
 
 
 def _change(services: Services, change: VersionChange) -> None:
-    """Activates the version of a profile that the form names, or deactivates the profile's own
-    where it names none. Raises Conflict where the profile changed since the page was opened."""
+    """Activates the version of a profile that the form names. If it names none, deactivates the
+    tenant's own profile. Raises Conflict where the profile changed since the page was opened."""
     try:
         if change.version is None:
             services.profiles.deactivate(change.profile, [change.etag])
@@ -113,7 +115,7 @@ def _context(
         "others": [item["id"] for item in profiles_seen if item["id"] != profile["id"]],
         "is_in_use": profile["id"] == in_use,
         "rows": rows,
-        "older": len(profile["versions"]) - len(rows),
+        "older": len(profile["versions"]) - len(rows),  # versions that are not shown
         "scope": scope,
         "may_change": caller.may(scope),
         "detail": detail,

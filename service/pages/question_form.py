@@ -17,7 +17,7 @@ from service.resolve.catalog import Catalog
 _WHOLE_NUMBER = re.compile(r"\d{1,3}(?:[, _]\d{3}){1,5}|\d{1,18}", re.ASCII)
 """Numbers of up to 18 digits: no limit of the API is as large, and Python reads none of 5,000."""
 PINS = {name: LAYOUT[name].heading for name in ("tp", "pp", "cp", "ep", "micro_batch")}
-"""Degrees of a layout that a form can fix, which are those that people ask about by name."""
+"""Knobs of a layout that a form can fix, which are those that people ask about by name."""
 PRECISIONS = ("bf16", "fp8", "fp16", "fp32")
 DEFAULTS = {"seq_len": "8192", "stack": "megatron", "precision": "bf16"}
 """The values that an empty form begins with."""

@@ -76,6 +76,7 @@ def explanation_body(report: Mapping[str, Any]) -> dict[str, Any]:
     Raises Invalid where what was submitted is no longer stored."""
     if not report["submission"]:
         raise Invalid("submission", None, "is not kept of a withdrawn report with a long log")
+    # The submission is the request of the report, from which an explanation needs some members.
     submission = json.loads(report["submission"])
     form = LaunchedExplanationRequest if "launch" in submission else ExplanationRequest
     members = {name: value for name, value in submission.items() if name in form.model_fields}

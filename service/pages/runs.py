@@ -1,4 +1,5 @@
-"""/runs: reported runs, measured against predicted, by the filters in the URL."""
+"""/runs: reported runs, measured against predicted, by the filters in the URL. *Drift* is a lasting
+change of measured over predicted step time of one kind of runs."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ def _context(services: Services, sent: Mapping[str, Any]) -> dict[str, Any]:
 
 def _selected_runs(services: Services, query: ReportQuery) -> dict[str, Any]:
     """Returns the fields of the template that show one page of the selected runs, and the summary
-    of all of them."""
+    of all of them. `levels` are the rows of groups of runs, such as those on one chip."""
     reports = services.reports.page(query)
     context = {name: getattr(query, name) for name in ReportFilterQuery.model_fields}
     summary = services.report_summaries.summary(SummaryQuery.model_validate(context))

@@ -1,5 +1,6 @@
-"""The text of a launch as somebody typed it: on which line a setting stands, and how the text reads
-with some settings changed."""
+"""The text of a launch (a script or command that starts a training) as somebody typed it: on which
+line a setting stands, and how the text reads with some settings changed. An *option* is a setting
+that begins with two dashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A layout on a torus: planes of chips, and which axis of the mesh each link serves."""
+"""A layout on a torus: planes of chips, and which axis of the mesh each link serves.
+
+A *slice* is one torus of the cluster, and a *dim* is one of its directions. A *filling* is an order
+in which ranks are laid out on it. A *place* has the coordinates of a chip, one for each dim.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +67,7 @@ class Torus:
     """Planes of the slice that are neither drawn nor like one that is."""
     other_slices: int
     devices_of_place: int
-    """Devices of a chip that count for themselves, such as the two of a TPU v7x."""
+    """Devices, each with a rank, in one chip of the picture: two with a TPU v7x."""
     spans: Mapping[str, tuple[str, ...]]
     """The dims along which the groups of each axis lie."""
 
@@ -136,7 +140,8 @@ def _places(
 
 
 def _filling(layout: Mapping[str, Any]) -> int:
-    """Returns the row of DeviceOrders that has the order in which a layout fills a torus."""
+    """Returns the row of DeviceOrders (models.spec.device_order) that has the order in which a
+    layout's ranks fill a torus."""
     order = TORUS_AXES.index(tuple(layout["torus_axes"] or TORUS_AXES[0]))
     return int(filling_code(np.array(order), np.array(layout["torus_block"] or 1)))
 
@@ -144,7 +149,7 @@ def _filling(layout: Mapping[str, Any]) -> int:
 def _planes(
     lengths: Sequence[int], ranks: Mapping[Place, int], axes: Axes, wraps: Sequence[bool]
 ) -> list[Plane]:
-    """Returns the planes of a slice. Planes that look alike are one Plane that counts the others.
+    """Returns the planes of a slice. Planes that look alike become one Plane with their number.
     `lengths` are the chips along each dim, `ranks` maps coordinates to ranks, and `wraps` says
     which dims have a wraparound link."""
     chips = defaultdict[int, list[TorusChip]](list)
@@ -152,7 +157,7 @@ def _planes(
     pp_stride, pp_degree = pp_axes[0] if pp_axes else (1, 1)
     for place in sorted(ranks):
         column, row, plane = (*place, 0, 0)[: len(_ALONG)]  # a torus may have fewer dims
-        stage = ranks[place] // pp_stride % pp_degree
+        stage = ranks[place] // pp_stride % pp_degree  # the rank's coordinate on the pp axis
         links = tuple(_links(place, lengths, ranks, axes, wraps))
         chips[plane].append(TorusChip(column, row, stage, links))
     numbers = defaultdict[tuple[TorusChip, ...], list[int]](list)
@@ -198,6 +203,7 @@ def _spans(
     slice also spans the network between slices."""
     spans = {}
     for axis, stride, degree in axes:
+        # The first group has rank 0 and every `stride`-th rank after it.
         members = [rank * stride for rank in range(degree) if rank * stride < num_devices]
         inside = [places[rank] for rank in members if rank < len(places)]
         dims = [

@@ -1,4 +1,4 @@
-"""Errors as pages tell them, in the sentences of the API."""
+"""Errors as pages tell them, in the sentences of the API. A *trouble* is an error so told."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ async def trouble_of(request: Request, error: Exception, form: Any = None) -> Tr
     }
     return Trouble(
         problem["title"],
+        # Of several errors `detail` says only how many there are.
         sentences if len(sentences) > 1 else (plain(problem["detail"]),),
         problem["status"],
         headers,

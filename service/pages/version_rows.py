@@ -1,4 +1,5 @@
-"""Versions of a profile as rows of a table and marks of a picture, out of the API's documents."""
+"""Versions of a profile as rows of a table and marks of a picture, out of the API's documents.
+*Unseen* runs are those that a calibration held out, to test what it learnt from the others."""
 
 from __future__ import annotations
 

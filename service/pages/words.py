@@ -1,4 +1,5 @@
-"""The terms of a prediction in words, in the order in which pictures and tables have them."""
+"""The terms of a prediction in words, in the order in which pictures and tables have them. A *term*
+is a part of a step's time or of a device's memory, such as recompute or gradients."""
 
 from __future__ import annotations
 

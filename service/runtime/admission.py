@@ -1,5 +1,10 @@
 """Admission control: how many searches and calibrations run at a time, how many wait, and whose
-turn it is."""
+turn it is.
+
+A request has a *turn*, which computes while it holds a *slot*. A computation is *set aside* when it
+gives its slot to another tenant and waits, with its memory, to go on. It can do so only at a
+*checkpoint*, a function that it calls now and then.
+"""
 
 from __future__ import annotations
 
@@ -86,8 +91,8 @@ class Turn:
             self._disconnected.set()  # for a thread that computes on after its request was ended
 
     def bounded_checkpoint(self) -> Callable[[], None]:
-        """Returns the checkpoint. Where the caller has said how long it waits, the checkpoint also
-        tells a search until when it may run."""
+        """Returns the checkpoint. If the request says how long its client waits, the checkpoint
+        also has the time at which a search must end."""
         if self._wait is None:
             return self.checkpoint
         return TimedCheckpoint.within(self.checkpoint, self._wait)
@@ -98,7 +103,7 @@ class Turn:
         if self._disconnected.is_set():
             raise ClientGone
         if time.monotonic() >= self._slice_ends and self._admission.should_give_back(self):
-            self.granted = Future()
+            self.granted = Future()  # the next slot, for which the thread waits below
             self._loop.call_soon_threadsafe(self._admission.set_aside, self)
             self._wait_to_go_on()
 
@@ -120,14 +125,15 @@ class Turn:
 
 class AdmissionControl:
     """Lets `concurrency` requests compute at a time and `queue` more wait. Any further request is
-    refused at once, as is one that has waited for `wait_s` seconds.
+    refused at once, and a request that has waited for `wait_s` seconds is refused then.
 
-    Tenants share the slots and the queue. A free slot goes to the tenant that holds fewest, of
-    those that hold as many to the one that was served longest ago, and of a tenant's requests to
-    the first that came. While others wait, a computation gives its slot back after _SLICE_S, at its
-    next checkpoint, and gets in line again. That checkpoint may be seconds away. After _SLICE_S a
-    tenant that holds no slot is therefore given one beyond `concurrency`, and the tenant that holds
-    most gives one back at its next checkpoint.
+    Tenants share the slots and the queue. A free slot goes to the tenant that holds fewest; among
+    tenants that hold equally many, to the one served longest ago; and to the first of its requests.
+    While others wait, a computation gives its slot back after _SLICE_S, at its next checkpoint, and
+    gets in line again. That checkpoint may be seconds away. After _SLICE_S a tenant that holds no
+    slot is therefore given one beyond `concurrency`, and the tenant that holds most gives one back
+    at its next checkpoint.
+
     At most `max_set_aside` computations have begun beyond `concurrency`; where it is 0 none is set
     aside. Where the queue is full, the tenant that has most requests loses its last place there.
 
@@ -154,8 +160,8 @@ class AdmissionControl:
         self, is_disconnected: IsDisconnected, tenant: str | None = None, wait: Wait | None = None
     ) -> AsyncIterator[Turn]:
         """Holds a slot while the block runs, and yields the turn whose checkpoint the computing
-        thread has to call. The request waits no longer than the queue allows, nor than its caller
-        does.
+        thread has to call. The request waits at most as long as the queue allows and as its client
+        is willing to.
 
         Raises QueueFull, TurnNeverCame, or ClientGone where the client disconnects before its
         turn.
@@ -199,7 +205,7 @@ class AdmissionControl:
         slots_held = Counter(running.tenant for running in self._running)
         holds_most = slots_held[turn.tenant] == max(slots_held.values())
         if len(self._running) > self._concurrency and not holds_most:
-            turn.grant()
+            turn.grant()  # another tenant holds more slots: this turn goes on
             return
         self._running.remove(turn)
         self._wait_in_line(turn)
@@ -210,14 +216,14 @@ class AdmissionControl:
         self._look_again_later(turn, turn.granted)
 
     def _look_again_later(self, turn: Turn, granted: Future[None]) -> None:
-        """Plans to look once more, after a slice, whether the turn may have a slot. `granted` tells
-        the present wait of the turn from later ones."""
+        """Plans to look once more, after _SLICE_S, whether the turn may have a slot. `granted` is
+        the future of the present wait: a turn that is set aside again has another."""
         asyncio.get_running_loop().call_later(_SLICE_S, self._grant_extra_slot, turn, granted)
 
     def _grant_extra_slot(self, turn: Turn, granted: Future[None]) -> None:
         """Gives a slot beyond the regular ones to a waiting tenant that holds none. Where that is
-        not possible yet, looks again later. Does nothing if the wait is over that `granted` belongs
-        to."""
+        not possible yet, looks again later. Does nothing if the wait that `granted` belongs to is
+        over."""
         if granted.done() or turn not in self._waiting:
             return
         holds_none = all(other.tenant != turn.tenant for other in self._running)
@@ -273,7 +279,8 @@ class AdmissionControl:
         new one only where few enough computations are begun, in all and by its tenant."""
         if turn.has_begun:
             return True
-        # A computation that is set aside keeps its memory, which limits their number.
+        # A computation that is set aside keeps its memory, which limits their number. No tenant may
+        # have begun more than fill the regular slots, so that others find room among them.
         begun = [other.tenant for other in [*self._running, *self._waiting] if other.has_begun]
         if len(begun) >= self._concurrency + self._max_set_aside:
             return False

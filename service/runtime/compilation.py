@@ -1,6 +1,8 @@
 """The compilation of the cost model by several processes at once, and how far it is.
 
-The compiler leaves some 800 MiB behind in a process, so only processes that end soon compile.
+The compiler leaves some 800 MiB behind in a process, so only processes that end soon compile. A
+*part* is a function that only compiled functions call (models.compilation.parts). The *weight* of a
+function is its share of the whole work.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The part of a compilation that is done, and the time that it took."""
+    """The share of a compilation that is done, from 0 to 1, and the time that it took."""
 
     share: float
     elapsed_s: float
@@ -60,7 +62,7 @@ def compile_in_processes(warm_up: Step, show: Show) -> None:
         shares = warm_up.shares(min(_MOST_PROCESSES, _cores()))
     spawning = multiprocessing.get_context("spawn")
     began = time.monotonic()
-    weights: dict[str, float] = {}  # by function: one that both processes compile counts once
+    weights: dict[str, float] = {}  # by function: if both processes compile it, it counts once
     receivers: list[Connection] = []
     for share in shares:
         receiver, sender = spawning.Pipe(duplex=False)
@@ -92,7 +94,7 @@ def _compile_share(steps: Sequence[Step], sender: Connection) -> None:
     compiled function."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     event.register("numba:compile", _Reporter(sender))
-    with taking_turns():
+    with taking_turns():  # a function that both processes need is compiled by one of them
         for step in steps:
             step()
 
@@ -129,8 +131,8 @@ class _Reporter(event.Listener):
 
 
 def _weight(result: Any) -> float:
-    """Returns the weight of a compiled function in the work of all. Linking takes time in
-    proportion to the number of libraries."""
+    """Returns the weight of a compiled function in the work of all. A function that Python calls
+    also links the machine code of each part within it."""
     if isinstance(result.library, PartLibrary):
         return _PART_WEIGHT
     linked = {id(library) for library in result.library._linking_libraries}

@@ -1,4 +1,8 @@
-"""The cost model is compiled when the service starts, so that no request has to wait for it."""
+"""The cost model is compiled when the service starts, so that no request has to wait for it.
+
+A `warm_up` is a function that calls each compiled function once. Machine code is *kept* on disk,
+from where later processes load it.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ def compile_cost_model(warm_up: Callable[[], object], show: Show = _ignore) -> N
     Among processes that start at the same time one compiles, and the others wait. Where machine
     code can be kept, worker processes compile it."""
     began = time.monotonic()
-    folder = next(machine_code().usable(), None)
+    folder = next(machine_code().usable(), None)  # None where nothing can be kept
     with _locked(folder):
         if folder is not None and not _is_kept(warm_up):
             compile_in_processes(warm_up, show)

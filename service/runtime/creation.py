@@ -1,5 +1,10 @@
-"""The way of one request that creates something: from its key, over an earlier answer or a turn to
-compute, to what is stored."""
+"""The steps of one request that creates something. They begin with its Idempotency-Key and end with
+what is stored; between them lies an earlier answer, or a turn to compute.
+
+A *prepared* resource exists already, or is a function that writes its rows. A *turn* lets a request
+compute (service.runtime.admission). A *flight* is a computation that several requests wait for
+(service.runtime.single_flight).
+"""
 
 from __future__ import annotations
 
@@ -88,6 +93,7 @@ class Creation:
         if (earlier := await self.earlier_answer()) is not None:
             return earlier
         lead = partial(self._find_or_compute, look_up, compute)
+        # Tenants do not share a flight: each may get another answer.
         answer, is_own = await self.flights.run((self.tenant, key), lead, self.is_disconnected)
         if is_own:
             return answer

@@ -1,4 +1,8 @@
-"""The deadline until which a request may compute."""
+"""The deadline until which a request may compute.
+
+A *checkpoint* is a function that a computation calls now and then. It raises an error once the
+client has hung up, and blocks while the computation is *set aside* for those of other tenants.
+"""
 
 from __future__ import annotations
 
@@ -111,6 +115,6 @@ class Deadline:
 
     def at_most(self, seconds: float) -> Deadline:
         """Returns a deadline `seconds` from now, or at this deadline where that is earlier."""
-        earlier = copy(self)
+        earlier = copy(self)  # with the same clock, so that `ran_out` knows of both
         earlier._ends = min(self._ends, self._clock.now() + seconds)
         return earlier

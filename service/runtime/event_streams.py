@@ -1,4 +1,8 @@
-"""Event streams: one reader in this process for all of them, and how many may be open."""
+"""Event streams: one reader in this process for all of them, and how many may be open.
+
+A *feed* has the events of one kind. A *topic* is what a stream tells of, such as one sweep, and a
+*place* is a position among its events. The *mark* of a topic changes with every new event.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_LOOK_S = 0.5  # how soon an event is told after it was stored
+_LOOK_S = 0.5  # between looks for new events: an event is sent so soon after it was stored
 _KEEPALIVE_S = 15.0  # proxies close connections that are silent for half a minute or more
 _REST = 3.0
 """The reader rests after each read, for this many times the time that the read took. Thus it reads
@@ -28,7 +32,7 @@ for at most a quarter of the time, and streams that catch up leave the interpret
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events that follow each other, as they are sent."""
+    """Consecutive events of one topic, as they are sent."""
 
     text: bytes
     """Empty where there is nothing new."""
@@ -115,8 +119,8 @@ class EventStreams:
 
     One thread reads for all of them. It asks each feed for the marks of all watched topics at once,
     and reads only where one has changed. Streams of a topic that are at the same place are fed by
-    one read, and the same bytes. A database that does not answer so holds one thread, however many
-    clients listen.
+    one read, and the same bytes. A database that does not answer thus blocks one thread, however
+    many clients listen.
     """
 
     def __init__(self, per_tenant: int, in_all: int) -> None:
@@ -185,6 +189,7 @@ class EventStreams:
         and are told the reason."""
         streams = [stream for stream in self._open if stream.feed is feed and stream.takes_more]
         try:
+            # One query for all topics tells which have news; only those are read.
             marks = await self._in_thread(feed.marks, {stream.topic for stream in streams})
             for (topic, place), group in _by_place(streams, marks).items():
                 batch = await self._in_thread(feed.after, topic, place)

@@ -1,4 +1,8 @@
-"""The end of this process: what can finish in time finishes, and nothing that cannot is stored."""
+"""The end of this process: what can finish in time finishes, and nothing that cannot is stored.
+
+Every commit passes a *gate* (service.store.commit_gate), which is closed at the end. A *lease* is
+the hold that a running request has of its Idempotency-Key (service.runtime.leases).
+"""
 
 from __future__ import annotations
 
@@ -33,9 +37,9 @@ Interrupt = Callable[[ServiceError, float], Awaitable[None]]
 
 class GracefulStop:
     """Requests have `grace_s` seconds to finish from when the process is told to stop. Then no
-    transaction commits any more, keys are released so that their requests may be tried again at
-    once, and at last clients that still wait are answered. The order matters: a client that is told
-    that nothing was stored must be able to rely on it."""
+    transaction commits any more. Idempotency-Keys are released, so that their requests may be tried
+    again at once. At last, clients that still wait are answered. The order matters: a client that
+    is told that nothing was stored must be able to rely on it."""
 
     def __init__(
         self,
@@ -87,8 +91,8 @@ class GracefulStop:
         await self.end()
 
     async def end(self) -> None:
-        """Prevents further commits, releases keys, and answers requests that still run with an
-        error. A second call does no harm."""
+        """Prevents further commits, releases Idempotency-Keys, and answers requests that still run
+        with an error. A second call does no harm."""
         thread = ThreadPoolExecutor(1)  # not one of the loop's, which may all be busy
         closed = asyncio.get_running_loop().run_in_executor(thread, self._close)
         await asyncio.wait({closed}, timeout=_COMMIT_S)

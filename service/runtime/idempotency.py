@@ -1,5 +1,9 @@
 """Idempotent creation: a POST is committed once, and a retry with the same Idempotency-Key gets the
-stored answer."""
+stored answer.
+
+A request *claims* its key before it computes, under a *token* that is its own. Until it is answered
+it holds a *lease*, which runs out soon after its process has ended (service.runtime.leases).
+"""
 
 from __future__ import annotations
 
@@ -52,6 +56,8 @@ written."""
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
+    """The Idempotency-Key of a request, and what tells that request from others."""
+
     key: str
     fingerprint: str
     """Digest of the request. A key that comes again with another fingerprint is refused."""
@@ -132,6 +138,7 @@ class IdempotentCreation:
         """Returns the resource that `prepare` makes. Writes its rows in one transaction. `finish`
         stores the answer to the Idempotency-Key in the same transaction; None without a key."""
         prepared = prepare()
+        # An earlier answer, and no key to store it under: nothing is to be written.
         if isinstance(prepared, CreatedResource) and finish is None:
             return prepared
         with self._store.writing() as rows:

@@ -1,8 +1,8 @@
 """Leases of the Idempotency-Keys that requests of this process hold.
 
-A claim says until when it is held, by the clock of the database. The process that holds it renews
-it, and one that has ended does not: its claims are free again some seconds later, whatever host it
-ran on. No process needs to know of another.
+A request claims its key while it computes. The claim says until when it is held, by the clock of
+the database. Its process renews it again and again. Once the process has ended, its claims run out
+within seconds, whatever host it ran on, and the keys are free. No process needs to know of another.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Leases:
 
     @contextmanager
     def held(self, token: str) -> Iterator[None]:
-        """Renews a claim while the block runs, and releases it where the block fails."""
+        """Renews the claim of a token while the block runs, and releases it if the block fails."""
         self._begin(token)
         try:
             yield

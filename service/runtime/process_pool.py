@@ -24,8 +24,8 @@ T = TypeVar("T")
 class ProcessPool:
     """Runs tasks in worker processes, which start when they are first needed.
 
-    Each task reads a store of its own, which sees as much as the one given. Its arguments and its
-    result are pickled.
+    Each task gets a store with a connection of its own, which sees the rows of the same tenants as
+    the store given. Its arguments and its result are pickled.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class ProcessPool:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Returns the result of the task, run in a worker process with a store of the same
-        visibility. Raises WorkerKilled where its process was killed twice."""
+        """Returns the result of the task, run in a worker process with a store that sees the rows
+        of the same tenants. Raises WorkerKilled where its process was killed twice."""
         visibility = store.tenant, store.sees_all
         job: Callable[[], T] = partial(
             _run_with_own_store, self._database, visibility, task, *args, **kwargs

@@ -37,7 +37,8 @@ class Processes:
         self._executor: ProcessPoolExecutor | None = None
         self._lock = threading.Lock()
         self._lifeline: Connection | None = None
-        """Processes end when it is closed, which the end of this process does too."""
+        """A pipe to the workers, which end when it is closed: by `close`, or by the system when
+        this process ends."""
         self._is_closed = False
 
     def run(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -87,6 +88,7 @@ class Processes:
             if self._is_closed:
                 raise Stopping
             if self._executor is None:
+                # The far end is the one that workers poll.
                 far_end, self._lifeline = _CONTEXT.Pipe(duplex=False)
                 self._executor = ProcessPoolExecutor(
                     self._processes,

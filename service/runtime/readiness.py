@@ -1,4 +1,5 @@
-"""The check of whether the database can be used, which ends in a bounded time."""
+"""The check of whether the database can be used, which a readiness *probe* asks for and which ends
+in a bounded time."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ STATEMENT_S = 2.0
 
 class Readiness:
     """Asks a store for its state, in a thread of its own: those for requests may all be busy. All
-    who ask meanwhile share one check, so that a database that is frozen holds one thread, and
-    probes cannot make it write at will."""
+    who ask meanwhile share one check. So a frozen database holds one thread, and probes cannot make
+    the database write as often as they like."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -1,4 +1,5 @@
-"""Computes what several requests ask for at the same time once, for all of them."""
+"""Computes what several requests ask for at the same time once, for all of them. Such a shared
+computation is a *flight*."""
 
 from __future__ import annotations
 
@@ -50,6 +51,7 @@ class SingleFlight(Generic[T]):
         raised for the first request only, and the next one computes again. Raises ClientGone if the
         client of that next request is gone.
         """
+        # A failed flight is gone when its waiters wake: one of them begins the next.
         while (flight := self._flights.get(key)) is not None:
             flight.clients.append(is_disconnected)
             try:

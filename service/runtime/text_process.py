@@ -1,5 +1,5 @@
-"""A process of its own for large texts: whoever decodes JSON or searches a log holds Python's lock
-for as long as that takes, and the process that answers could do nothing else meanwhile."""
+"""A process of its own for large texts. Decoding JSON or searching a log holds Python's lock for as
+long as it takes, and the process that answers could do nothing else meanwhile."""
 
 from __future__ import annotations
 

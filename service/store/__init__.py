@@ -1,5 +1,10 @@
 """The store, which holds all SQL. A use case reads in one transaction and writes in another, and
-the write commits once, when its block ends."""
+the write commits once, when its block ends.
+
+A store of one *tenant* sees and makes only that tenant's rows and, with `sees_all`, sees those of
+all tenants. The *gate* stops commits when the process is about to end. Published runs are called
+*evidence*.
+"""
 
 from __future__ import annotations
 
@@ -43,14 +48,15 @@ T = TypeVar("T")
 
 
 class Rows(Queries):
-    """The rows that one transaction sees, by table. Values that are determined by the versions in
-    force may be kept in `memory`. Transactions that write have no memory, because they see changes
-    that others do not."""
+    """The rows that one transaction sees, by table. Values that depend only on the current versions
+    of profile, catalogue and evidence may be kept in `memory`. Transactions that write have no
+    memory, because they see changes that others do not."""
 
     def __init__(self, session: Session, memory: Memory | None = None) -> None:
         super().__init__(session)
         self.memory = memory
         self._versions: Versions | None = None
+        # The count of commits before anything is read; None where it is not known.
         self._since = None if memory is None else memory.changes.count()
         self.answers = Answers(session)
         self.api_keys = ApiKeys(session)
@@ -73,8 +79,8 @@ class Rows(Queries):
 
     @property
     def versions(self) -> Versions:
-        """Returns the versions of profile, catalogue and evidence that are in force for this
-        tenant."""
+        """Returns the versions of profile, catalogue and evidence that count for this tenant
+        now."""
         if self.memory is None:
             return current_versions(self._session, self._tenant)
         if self._versions is None:
@@ -82,7 +88,7 @@ class Rows(Queries):
         return self._versions
 
     def _known_versions(self, memory: Memory) -> Versions:
-        """Returns the versions in force, kept in memory until a transaction changes the database.
+        """Returns the present versions, kept in memory until a transaction changes the database.
         On PostgreSQL such changes go unnoticed, and every transaction reads the versions."""
         if self._since is None:
             return current_versions(self._session, self._tenant)
@@ -128,7 +134,8 @@ def _translated_errors() -> Iterator[None]:
 
 @event.listens_for(Session, "do_orm_execute")
 def _narrow_to_tenant(state: ORMExecuteState) -> None:
-    """Narrows every SELECT in a tenant's session to rows of that tenant and shared ones."""
+    """Narrows every SELECT in a tenant's session to rows of that tenant and shared ones. Statements
+    that service.store.prepared executes are not narrowed."""
     tenant = state.session.info.get(SEEN)
     if tenant is not None and state.is_select:
         state.statement = state.statement.options(
@@ -199,12 +206,12 @@ class Store:
     @contextmanager
     def writing(self, *, after_closing: bool = False) -> Iterator[Rows]:
         """Opens a transaction that commits when the block ends. Raises StorageFull if a tenant
-        stored more than it may, and Stopping if the gate to commits is closed. With `after_closing`
-        it commits though the gate is closed, as a process does to clean up before it ends."""
+        stored more than it may, and Stopping if the gate is closed because the process is about to
+        end. With `after_closing` it commits nevertheless, to clean up."""
         with _translated_errors(), self._session() as session:
             session.connection(execution_options={"writes": True})
             yield Rows(session)
-            quota.settle(session)
+            quota.settle(session)  # adds what was stored to the count of each tenant
             with nullcontext() if after_closing else self.gate.passing():
                 session.commit()
 

@@ -1,4 +1,5 @@
-"""The text of an answer: JSON as it is sent, plain and compressed."""
+"""The text of an answer: JSON as it is sent, plain and compressed. The *stamp* of an answer is its
+id and time, in which texts of equal answers differ."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Predictions, recommendations and checks as they were answered. The text of an answer is kept
-once, and each row that is answered with it refers to it."""
+"""Predictions, recommendations and checks as they were answered. The text of an answer is stored
+once, under a key, and each caller that is given it has a row that refers to it. The *brief* of an
+answer is what lists show of it."""
 
 from __future__ import annotations
 
@@ -95,7 +96,7 @@ class Answers(Queries):
             "brief": brief,
             "gzip": answer.text.compressed,
         }
-        execute(self._session, _INSERT_TEXT[self._dialect], text)
+        execute(self._session, _INSERT_TEXT[self._dialect], text)  # skips a key that exists
         self._add_row(answer, key, size_of(answer.text.compressed, brief))
 
     def add_reference(self, answer: Answer, key: str) -> None:
@@ -106,7 +107,7 @@ class Answers(Queries):
         locked_text = text.with_for_update(read=True, key_share=True)
         if self._session.scalars(locked_text).first() is None:
             raise Conflict("The answer was dropped meanwhile; ask again.")
-        self._add_row(answer, key, size_of())
+        self._add_row(answer, key, size_of())  # the text counts for the tenant that stored it
 
     def _add_row(self, answer: Answer, key: str, size: int) -> None:
         """Stores the row of an answer, and counts `size` bytes for the session's tenant."""
@@ -194,6 +195,7 @@ class Answers(Queries):
         `before`. Ids sort by time."""
         row = ROWS[kind]
         text = AnswerTextRow
+        # Answers of an earlier release have their brief in their own row.
         brief = func.coalesce(text.brief, row.brief, type_=row.brief.type).label("brief")
         columns = row.id, row.created_at, row.profile_id, row.profile_version, brief
         query = select(*columns).outerjoin(text, text.key == row.text_key)
@@ -227,7 +229,7 @@ def _answers(kind: AnswerKind) -> Select[Any]:
 
 def _answer(kind: AnswerKind, row: Row[Any]) -> Answer:
     """Returns a row of `_answers` as an answer, whose text has the id and time of this row."""
-    if row.gzip is None:
+    if row.gzip is None:  # an answer of an earlier release
         document = json.dumps(row.document, ensure_ascii=False, separators=(",", ":"))
         text = AnswerText(plain=document.encode())
     else:

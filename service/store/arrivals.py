@@ -1,5 +1,5 @@
-"""Ids and times of arrival of what calibrations learn from, made so that a calibration misses
-nothing.
+"""Ids and times of arrival of what calibrations learn from (reports and benchmarks), made so that a
+calibration misses nothing.
 
 A calibration remembers an id up to which it has learnt everything. This holds only if no row with
 an earlier id appears later. So a writer holds a shared lock from before it makes an id until its

@@ -28,8 +28,8 @@ Action = Literal[
 
 class Audit(Queries):
     def add(self, action: Action, subject: str, **details: Any) -> None:
-        """Adds an entry with the session's API key and tenant. It is stored only if this
-        transaction commits."""
+        """Adds an entry with the session's API key and tenant. `subject` names what was changed,
+        such as a key's id. The entry is stored only if this transaction commits."""
         entry = AuditRow(
             id=new_id(),
             created_at=datetime.now(UTC),

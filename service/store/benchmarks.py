@@ -1,4 +1,5 @@
-"""Queries of micro-benchmarks."""
+"""Queries of micro-benchmarks: collectives and matrix products that were timed on their own. A
+*withdrawn* one is kept but counts nowhere. Its *submission* is the text as it was received."""
 
 from __future__ import annotations
 

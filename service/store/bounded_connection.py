@@ -10,8 +10,8 @@ from psycopg.pq import TransactionStatus
 
 class BoundedConnection(psycopg.Connection[Any]):
     """A connection that is closed once the server has left it without an answer for `answer_s`
-    seconds. The server keeps a `statement_timeout` of its own, but one that is frozen or cut off
-    keeps nothing, and libpq has no limit for it: its host may well confirm what it receives."""
+    seconds. A server ends statements itself after `statement_timeout`, but a frozen one does not.
+    The timeouts of libpq do not help then, since the server's host still confirms packets."""
 
     answer_s: float | None = None
 

@@ -20,6 +20,7 @@ class StoredRow:
     values: tuple[str, ...]
     """Parameters of the query."""
     content: tuple[Any, ...]
+    """The columns of the row. Two reads of an unchanged row are equal."""
 
 
 class ChangeCounter:

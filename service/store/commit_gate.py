@@ -10,8 +10,8 @@ from service.errors import Stopping
 
 
 class CommitGate:
-    """A gate that commits pass until it is closed for good. Callers are then told that their
-    requests were not done. Threads may still compute for them, and must not commit any more."""
+    """A gate that commits pass until it is closed for good, when the process stops. Clients are
+    then told that nothing was stored, so threads that still compute for them must not commit."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()

@@ -1,4 +1,5 @@
-"""Idempotency keys. One request claims a key, and its answer is kept with the key."""
+"""Idempotency keys. One request claims a key, and its answer is kept with the key. A *token* tells
+the claim of a request from others. A claim has a *lease*, which runs out unless it is renewed."""
 
 from __future__ import annotations
 
@@ -32,6 +33,7 @@ class IdempotencyKeys(Queries):
     def purge(self, before: datetime, now: datetime) -> None:
         """Deletes keys that were claimed before `before`, but for those whose request still
         runs."""
+        # Without a status the request is not answered yet.
         is_held = IdempotencyRow.status.is_(None) & (IdempotencyRow.leased_until > now)
         old = (IdempotencyRow.claimed_at < before) & ~func.coalesce(is_held, false())
         self._session.execute(delete(IdempotencyRow).where(old))

@@ -15,7 +15,7 @@ from service.store.change_counter import ChangeCounter, StoredRow
 
 T = TypeVar("T")
 
-_LONGEST_S = 30.0  # so that a value that the database lost is not shown for long
+_LONGEST_S = 30.0  # so that a value that was deleted from the database is not shown for long
 
 _MAX_BYTES = 128 * 2**20  # a small share of the 2 GiB that a process is given
 _BYTES = 2**15

@@ -1,4 +1,9 @@
-"""Queries of profiles and their versions. Versions are only ever added."""
+"""Queries of profiles and their versions. Versions are only ever added.
+
+The *revision* of a profile counts its changes, and its *policy* says who activates new versions.
+The *origin* of a version is "shipped" or "calibrated". A tenant's *own* profile predicts for that
+tenant in place of the shared one, while it has an active version.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +25,8 @@ class ProfileQueries(Queries):
 
     def add_version(self, row: ProfileVersionRow) -> None:
         """Stores a version, and raises the profile's revision, because the profile lists its
-        versions. A version of a tenant's own counts toward the tenant's quota; a shared one toward
-        nobody's."""
+        versions. A version of a tenant's own profile counts toward the tenant's quota; one of a
+        shared profile toward nobody's."""
         if row.tenant is not None:
             row.stored_bytes = size_of(row.content, row.calibration, row.learnt, row.posterior)
             count_stored(self._session, row.tenant, row.stored_bytes)
@@ -103,8 +108,8 @@ class ProfileQueries(Queries):
         return self._session.scalars(select(ProfileRow.revision).where(ProfileRow.id == id_)).one()
 
     def posterior(self, id_: str, version: int) -> dict[str, Any] | None:
-        """Returns the posterior of a version (models.calibration.posterior) as JSON; None where it
-        has none."""
+        """Returns the posterior of a version as JSON; None where it has none. The next calibration
+        starts from it (models.calibration.posterior)."""
         is_version = ProfileVersionRow.profile_id == id_, ProfileVersionRow.version == version
         return self._session.scalars(select(ProfileVersionRow.posterior).where(*is_version)).one()
 

@@ -82,6 +82,7 @@ def _add(session: Session, tenant: str, added: int, limit: int | None) -> None:
     # The statement compares only a count that has begun; this compares the first addition.
     if added <= most:
         dialect = session.get_bind().dialect.name
+        # `most` is how much the tenant may have so far, so that it stays within the limit.
         values = {"tenant": tenant, "bytes": added, "most": most - added}
         if first_row(session, _ADD[dialect], values) is not None:
             return

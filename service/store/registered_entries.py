@@ -45,7 +45,8 @@ class RegisteredEntries(Queries):
         ).all()
 
     def latest(self, kind: str, names: Sequence[str]) -> Sequence[RegisteredEntryRow]:
-        """Returns the last version of each of these names. Unknown names are left out."""
+        """Returns the last version of the entry with each of these names. Unknown names are left
+        out."""
         last = (
             select(RegisteredEntryRow.name, func.max(RegisteredEntryRow.version).label("version"))
             .where(RegisteredEntryRow.kind == kind, RegisteredEntryRow.name.in_(names))

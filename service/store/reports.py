@@ -1,5 +1,9 @@
-"""Queries of the reports of what was measured. "Measured" means here that a report has a step
-time."""
+"""Queries of the reports of what was measured.
+
+A *measured* report has a step time; an *informative* one has a step time or ran out of memory.
+Reports of one *run* have an equal question and layout, and so an equal `run_hash`. A tenant's *own*
+version is one of its own profile (service.own_profile).
+"""
 
 from __future__ import annotations
 
@@ -46,6 +50,7 @@ _ANY_OF: dict[str, Any] = {
 _FLAG = ReportRow.document["flag"].as_string()
 _SEEN = bindparam("seen", type_=String())
 """The tenant whose reports a query sees; None where it sees all."""
+# Narrowed to a tenant by themselves, as prepared statements have to be (service.store.prepared).
 _FAILED_ALIKE = (
     select(ReportRow.id)
     .where(
@@ -92,8 +97,8 @@ class ReportFilter:
     source: Sequence[str] = ()
     num_chips: Sequence[int] = ()
     flagged: bool | None = None
-    """Keeps only reports that have a flag of their own or are among `drifted`, or only the others.
-    """
+    """True keeps only reports with a `flag`, which marks a measurement that does not fit its
+    prediction, and those among `drifted`. False keeps only the others."""
     drifted: Collection[str] = ()
     """The ids of reports that are flagged for drift, where `flagged` is asked for."""
     within_interval: bool | None = None
@@ -174,7 +179,8 @@ class ReportBrief:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredReport:
-    """The columns of a report that tell which series of runs its step time belongs to."""
+    """The columns of a report that tell which series of comparable runs its step time belongs to.
+    Changes within a series are drift (service.learning.drift)."""
 
     id: str
     measured_at: datetime
@@ -209,6 +215,7 @@ class ReportQueries(Queries):
         if labels:
             execute(self._session, _INSERT_LABELS, labels)
         for report in stored:
+            # No metric may tell of single tenants, so that their own profiles count as one.
             profile = OWN if is_own(report["profile_id"]) else report["profile_id"]
             count_report(report["outcome"], profile, report["residual"])
         return stored
@@ -294,6 +301,7 @@ class ReportQueries(Queries):
         Reports of equal question and layout are of one run."""
         run = ReportRow.run_hash
         latest = ReportRow.measured_at.desc(), ReportRow.id.desc()
+        # 1 is the place of the report that was measured last.
         place = func.row_number().over(partition_by=run, order_by=latest).label("place")
         first = func.min(ReportRow.id).over(partition_by=run).label("first_id")
         ran = filter_.narrow(select(ReportRow.id, ReportRow.measured_at, first, place)).subquery()
@@ -328,6 +336,7 @@ class ReportQueries(Queries):
         """Returns the newest `per_source` reports of each of the `max_sources` sources that
         reported last. All reports of a tenant are one source."""
         source = func.coalesce(ReportRow.tenant, ReportRow.source, literal_column("''"))
+        # The sources whose newest ids are the latest; ids sort by time.
         grouped: Any = select(source, func.max(ReportRow.id)).group_by(source)
         latest = filter_.narrow(grouped).order_by(func.max(ReportRow.id).desc()).limit(max_sources)
         names = [name for name, _ in self._session.execute(latest)]

@@ -1,4 +1,5 @@
-"""Drops old answers and sweeps, some at a time, so that nobody waits long for a lock."""
+"""Drops old answers and sweeps, some at a time, so that nobody waits long for a lock. The *text* of
+an answer is stored once for all answers with it."""
 
 from __future__ import annotations
 
@@ -37,6 +38,7 @@ class Retention(Queries):
         self._session.execute(delete(row).where(row.id.in_([answer.id for answer in answers])))
         for answer in answers:
             count_stored(self._session, answer.tenant, -answer.stored_bytes)
+        # Answers of an earlier release have no text.
         self._drop_texts([answer.text_key for answer in answers if answer.text_key is not None])
         return len(answers)
 

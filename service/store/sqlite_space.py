@@ -13,8 +13,8 @@ _PAGES_AT_ONCE = 1000  # a page has 4 KiB: others wait for a few milliseconds
 
 
 def keep_track_of_free_pages(connection: Any) -> None:
-    """Lets a new database file shrink a few pages at a time. A file that has tables already needs
-    `compact` for that, and setting it would be a write."""
+    """Lets a new database file shrink a few pages at a time. A file that has tables already is left
+    alone: it needs `compact` for that, and the setting would write to it."""
     if connection.execute("PRAGMA page_count").fetchone() == (0,):
         connection.execute(_TRACK_FREE_PAGES)
 

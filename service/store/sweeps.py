@@ -1,5 +1,9 @@
 """Queries of sweeps and their items.
 
+A *sweep* asks about every combination of what its request lists, and an *item* is one combination.
+A worker computes an item while it holds a *lease* on it, which runs out unless it is renewed. Each
+finished item is an *event* of its sweep, numbered from 1.
+
 Whoever changes the items of a sweep locks the sweep first, so that its counts are right and no two
 transactions wait for each other.
 """
@@ -159,7 +163,7 @@ class SweepQueries(Queries):
         compute each of them is not counted."""
         for row in self._held_rows(lease, items):
             row.lease = row.leased_until = None
-            row.attempts -= not is_attempt
+            row.attempts -= not is_attempt  # `lease` has counted it
 
     def _held_rows(self, lease: str, items: Sequence[LeasedItem]) -> Sequence[SweepItemRow]:
         """Returns the rows of those items that `lease` still holds. A row that another transaction
@@ -175,7 +179,7 @@ class SweepQueries(Queries):
         """Stores the result of an item, unless the lease is lost: then another worker has the item,
         or it was cancelled. Returns whether the result was stored."""
         sweep = self._session.get(SweepRow, item.sweep_id, with_for_update=True)
-        if sweep is None:
+        if sweep is None:  # it has been removed
             return False
         values = {
             "outcome": outcome,

@@ -75,14 +75,14 @@ class Owned:
 
 
 class Counted:
-    """Rows that count for what their tenant may store (service.store.quota). Those of a release
-    that did not count have 0."""
+    """Rows whose bytes count toward what their tenant may store (service.store.quota). Rows that an
+    earlier release stored without counting have 0."""
 
     stored_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")
 
 
 class OwnedOrShared:
-    """Rows that belong to a tenant, or that all share where they have none. A store of a tenant
+    """Rows that belong to a tenant, or to all tenants where `tenant` is null. A store of a tenant
     sees its own and the shared ones."""
 
     tenant: Mapped[str | None] = mapped_column()
@@ -137,9 +137,9 @@ class AnswerTextRow(Table):
     """The text of an answer, kept once for all who are answered with it.
 
     `key` is the digest of the question with everything else that decides the answer
-    (service.ask.answer_keys), or the answer's own id where it is for nobody else. `first_id` and
-    `first_created_at` are those that the text names. `brief` is what lists show of the answer
-    (service.ask.answer_pages).
+    (service.ask.answer_keys), or the answer's own id where nobody else may be given it. `first_id`
+    and `first_created_at` are the id and the time in the text. `brief` is what lists show of the
+    answer (service.ask.answer_pages).
     """
 
     __tablename__ = "answer_texts"
@@ -152,9 +152,9 @@ class AnswerTextRow(Table):
 
 
 class GivenAnswer(Owned, Counted):
-    """The columns of an answer as it was given. `text_key` names its text, save for predictions and
-    recommendations of an earlier release, which have their `document` and `brief` here. In all
-    other rows these two are empty."""
+    """The columns of an answer as a caller was given it. `text_key` names its text. Predictions and
+    recommendations of an earlier release have no text, but their `document` and `brief` here. In
+    all other rows these two are empty."""
 
     id: Mapped[str] = mapped_column(primary_key=True)
     created_at: Mapped[datetime] = mapped_column(index=True)
@@ -269,10 +269,10 @@ class BenchmarkRow(Owned, Counted, Table):
 
 
 class SweepRow(Owned, Counted, Table):
-    """A sweep: the answers to every combination of what its `request` lists. `names` says how to
-    call each of what is listed. `sees_all` is whether its caller sees what belongs to other
-    tenants. Of its `total` items so many are still `waiting`. `events` is the number of times that
-    an item of it was finished."""
+    """A sweep: the answers to every combination of what its `request` lists. `names` has a name to
+    show for each listed model, cluster and stack. `sees_all` is whether its caller sees what
+    belongs to other tenants. `total` is the number of its items, of which `waiting` have no result.
+    `events` is the number of times that one of its items was finished."""
 
     __tablename__ = "sweeps"
     __table_args__ = (_profile_version_key(), _tenant_index(__tablename__))
@@ -293,8 +293,8 @@ class SweepRow(Owned, Counted, Table):
 
 class SweepItemRow(Table):
     """One combination of a sweep, by its position among all. `outcome` is null while it waits or is
-    computed. Who computes it holds a `lease` on it; when `leased_until` has passed, others may.
-    `event` says which of the sweep's events told its result."""
+    computed. The worker that computes it holds a `lease` on it; after `leased_until` another may
+    take it. `event` is the number of the sweep's event that told its result."""
 
     __tablename__ = "sweep_items"
     __table_args__ = (
@@ -400,9 +400,10 @@ class ApiKeyRow(Table):
 
 
 class AuditRow(Table):
-    """A change to something that all share or that counts, and who made it. `key_id` and `tenant`
-    are those of the key that the request carried. They are null for commands, for what the service
-    does by itself, and where it asks for no keys. `details` hold no secret."""
+    """A change of keys, profiles, reports or benchmarks, or a drop of answers, and who made it.
+    `key_id` and `tenant` are those of the key that the request carried. They are null for commands,
+    for what the service does by itself, and where it asks for no keys. `subject` names what was
+    changed. `details` hold no secret."""
 
     __tablename__ = "audit_entries"
 

@@ -1,5 +1,6 @@
-"""The versions of profile, published runs and catalogue that are in force for a tenant. While none
-of them changes, a question keeps its answer."""
+"""The versions of profile, published runs and catalogue that count for a tenant now. While none of
+them changes, a question keeps its answer. A tenant's *own* profile predicts for that tenant in
+place of the shared one while it has an active version."""
 
 from __future__ import annotations
 

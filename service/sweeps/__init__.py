@@ -1,1 +1,2 @@
-"""Sweeps: many questions as one job, which is kept in the database and computed beside requests."""
+"""Sweeps: many questions as one job, which is kept in the database and computed beside requests.
+An *item* is one of the questions."""

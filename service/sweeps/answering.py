@@ -1,4 +1,5 @@
-"""Answers one item of a sweep, in whatever process it is computed."""
+"""Answers one item of a sweep, in whatever process it is computed. An *item* is one of the
+questions of the sweep: a request for a recommendation."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def answer_item(store: Store, question: dict[str, Any]) -> ItemAnswer:
         return _problem("refused", error)
     except ServiceError as error:
         return _problem("waiting", error)
-    except Exception as error:  # one item that breaks leaves the others whole
+    except Exception as error:  # a defect in one item must not end the sweep
         log.exception("an item of a sweep failed")
         return _problem("failed", error)
     return ItemAnswer("ok", _swept_layout(recommendation, choice).model_dump(mode="json"))
@@ -65,6 +66,7 @@ def _swept_layout(recommendation: Recommendation, choice: Choice | None) -> Swep
     hours and dollars, if the question has an objective."""
     candidate = CandidateAnswer.of(recommendation.recommended, recommendation.problem.cluster)
     prediction = candidate.prediction
+    # Fields that a swept layout and a prediction have in common.
     figures = {
         name: getattr(prediction, name)
         for name in SweptLayout.model_fields

@@ -1,4 +1,6 @@
-"""The items of a sweep: every combination of what it lists, and the question that each asks."""
+"""The items of a sweep: every combination of what it lists, and the question that each asks. The
+*position* of an item counts the combinations from 0. A *pinned* name has the version that it stood
+for when the sweep was created."""
 
 from __future__ import annotations
 
@@ -36,6 +38,7 @@ def combination(request: Mapping[str, Any], position: int) -> dict[str, int]:
     that the list varies. The last list varies fastest, as the last digit of a number does."""
     indices: dict[str, int] = {}
     for field, name in reversed(_LISTS.items()):
+        # The remainder is the digit of this list, and the quotient goes on to the list before it.
         position, indices[field] = divmod(position, len(request[name]))
     return {field: indices[field] for field in _LISTS}
 

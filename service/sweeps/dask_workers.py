@@ -1,5 +1,5 @@
-"""The workers of a Dask cluster. Each has the code of the service, and settings of its own that say
-how to reach the database."""
+"""The workers of a Dask cluster, which compute items (single questions) of sweeps. Each has the
+code of the service, and settings of its own that say how to reach the database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 5  # a scheduler that runs answers in milliseconds
 _FETCH_S = 30  # for an answer of some kilobytes, also where it is computed anew for a lost worker
-_UNDER_WAY = 2  # for each thread of a worker, so that it finds the next item when it is done
+_UNDER_WAY = 2  # items for each thread of a worker, so that the next one waits there
 
 
 class DaskWorkers:

@@ -1,5 +1,6 @@
-"""The events of a sweep: each result as it comes, in an order that never changes, so that whoever
-was cut off goes on where it was."""
+"""The events of a sweep: each result as it comes, in an order that never changes. So a client that
+was cut off goes on where it was. Results are numbered from 1 as they are stored; a *place* is the
+number of the last one that a client has received."""
 
 from __future__ import annotations
 
@@ -94,5 +95,5 @@ def events_after(store: Store, id_: str, place: Place) -> list[Event]:
     last = events[-1].place if events else Place(place.event)
     if sweep.waiting == 0 and len(results) < _AT_ONCE:
         end = Event("end", Place(sweep.events, at_end=True), progress)
-        return [*events, end] if end.place != place else []
+        return [*events, end] if end.place != place else []  # equal: the end was told before
     return [*events, Event("progress", last, progress)] if events else []

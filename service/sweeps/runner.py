@@ -1,4 +1,4 @@
-"""Computes the items of sweeps that wait in the database.
+"""Computes the items of sweeps that wait in the database. An *item* is one question of a sweep.
 
 Every process of the service has a runner, and all may work on one sweep. A runner leases items,
 renews its leases while they are computed, and stores each result in one transaction with the end
@@ -53,7 +53,7 @@ class SweepRunner:
         self._workers = workers
         self._is_ready = is_ready
         self._lease_length = timedelta(seconds=lease_s)
-        self._lease = new_id()
+        self._lease = new_id()  # tells this runner's leases from those of others
         self._running: dict[Future[ItemAnswer], LeasedItem] = {}
         self._renewed = time.monotonic()
         self._pause_s = 0.0
@@ -102,11 +102,11 @@ class SweepRunner:
                 self._stopping.wait(_PAUSE_S)
 
     def _work_once(self) -> None:
-        """Stores finished items, leases new ones for free slots, and waits until something happens.
+        """Stores finished items, leases new ones for idle workers, and waits for what comes next.
 
-        Results come first, among them those that the database could not take before. Leases are
-        renewed before new ones are made, or else this runner would lease its own items again once
-        they have run out.
+        Results come first, also those that the database could not store before. Leases are renewed
+        before new ones are made. Otherwise this runner would lease its own items a second time once
+        their leases have run out.
         """
         self._woken.clear()
         for future in [future for future in self._running if future.done()]:
@@ -134,6 +134,7 @@ class SweepRunner:
         with self._store.reading() as rows:
             if not rows.sweeps.any_free(rows.now()):
                 return
+        # Asked only once an item is free, because a Dask scheduler has to answer it.
         free_slots = self._workers.slots() - len(self._running)
         if free_slots <= 0:
             return
@@ -153,6 +154,7 @@ class SweepRunner:
         that refuse every item at once would otherwise use up its attempts within seconds."""
         if time.monotonic() < self._resumes_at:
             return
+        # The first pause, after 0, is _PAUSE_S.
         self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S) or _PAUSE_S
         self._resumes_at = time.monotonic() + self._pause_s
         self.waits_for = str(error)
@@ -173,8 +175,8 @@ class SweepRunner:
             self._running[future] = item
 
     def _store_result(self, future: Future[ItemAnswer], item: LeasedItem) -> None:
-        """Stores the answer of an item. Gives the item back where its worker was lost, or where the
-        question has to be asked again."""
+        """Stores the answer of an item. Gives the item back, to be computed again, where its worker
+        was lost or the database did not answer it."""
         try:
             answer = future.result()
         except WorkersGone as error:

@@ -1,4 +1,5 @@
-"""Sweeps as callers see them: created, looked at, cancelled, tried again and removed."""
+"""Sweeps as callers see them: created, looked at, cancelled, tried again and removed. An *item* of
+a sweep is one combination of what its request lists. The *runner* of a process computes items."""
 
 from __future__ import annotations
 
@@ -117,8 +118,8 @@ class Sweeps(UseCase):
 
 
 def item_document(sweep: SweepRow, row: SweepItemRow) -> dict[str, Any]:
-    """Returns an item as answers have it. `row` holds its position and its result, and `sweep` the
-    lists that are combined."""
+    """Returns the API's document of an item. `row` holds its position and its result, and `sweep`
+    the lists that are combined."""
     indices = combination(sweep.request, row.position)
     cluster = sweep.names["clusters"][indices["cluster"]]
     workload = sweep.request["workloads"][indices["workload"]]
@@ -142,20 +143,20 @@ def item_document(sweep: SweepRow, row: SweepItemRow) -> dict[str, Any]:
 
 
 def progress_document(rows: Rows, sweep: SweepRow) -> dict[str, Any]:
-    """Returns a sweep with the number of its items by outcome, as answers have it."""
+    """Returns the API's document of a sweep, with the number of its items by outcome."""
     outcomes = rows.sweeps.outcomes([sweep.id])[sweep.id]
     return _answer(sweep, outcomes).model_dump(mode="json")
 
 
 def _details(rows: Rows, sweep: SweepRow) -> dict[str, Any]:
-    """Returns a sweep with its request, as answers have it."""
+    """Returns the API's document of a sweep, with its request."""
     progress = progress_document(rows, sweep)
     return read_stored(SweepDetails, {**progress, "request": sweep.request}).model_dump(mode="json")
 
 
 def _answer(sweep: SweepRow, outcomes: Mapping[str | None, int]) -> SweepAnswer:
-    """Returns a sweep as answers have it. `outcomes` counts its items by outcome, where None stands
-    for those that wait."""
+    """Returns a sweep in the form of the API. `outcomes` counts its items by outcome, where None
+    stands for those that wait."""
     location = _location(sweep.id)
     return SweepAnswer.model_validate(
         {

@@ -1,4 +1,5 @@
-"""The workers that compute the items of sweeps: processes of this machine, or a Dask cluster."""
+"""The workers that compute the items of sweeps, each a question: processes of this machine, or a
+Dask cluster."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def published_run_documents(
     rows: Iterable[dict[str, Any]], profile: Profile
 ) -> Iterator[dict[str, Any]]:
     """Yields a document (service.schemas.evidence.PublishedRun) for every run that the models can
-    express and that tells a step time or an end by lack of memory."""
+    express and that has a step time or ran out of memory."""
     times_seen: Counter[str] = Counter()
     for row in rows:
         if row["outcome"] != "ok" and row["failure"] != "out_of_memory":
@@ -48,7 +48,7 @@ def published_run_documents(
         try:
             run = published.read(row, profile.software_year)
             layout = choose_layout(run, profile)
-        except DomainError:
+        except DomainError:  # the models cannot express the run
             continue
         if run.step_time_s is not None or row["outcome"] != "ok":
             times_seen[row["id"]] += 1
@@ -166,8 +166,8 @@ def _stack(stack: Stack) -> dict[str, Any]:
 
 
 def _layout(layout: Layout) -> dict[str, Any]:
-    """Returns the fields of a layout that differ from their defaults, and those that a stack would
-    decide if they were left out."""
+    """Returns the fields of a layout that differ from their defaults, and those that the stack
+    would otherwise decide."""
     fields = LayoutFields.of(layout)
     return {
         **{name: getattr(fields, name) for name in DEFAULTED_KNOBS},

@@ -112,13 +112,13 @@ def _readable_runs(rows: Iterable[dict[str, Any]], software_year: float) -> list
         row for row in rows if row["outcome"] == "ok" or row["failure"] == "out_of_memory"
     ]
     weights = _weights(usable_rows)
-    # One object for equal problems, so that their runs are predicted together.
+    # Equal problems become one object, so that their runs are predicted together.
     problems: dict[Problem, Problem] = {}
     readable = []
     for row, weight in zip(usable_rows, weights, strict=True):
         try:
             run = published.read(row, software_year)
-        except DomainError:
+        except DomainError:  # the models cannot express the run
             continue
         if {"seq_len", "global_batch"} & {*run.assumed}:
             weight *= UNSTATED_WORKLOAD_WEIGHT
@@ -180,6 +180,7 @@ def _weights(rows: Sequence[dict[str, Any]]) -> list[float]:
     """Returns the weight of each row in the fit, as a number of runs. A row counts less if its
     source is less trusted, and if there are many rows of its model or family, which would outvote
     others."""
+    # First each model within a family is limited, and then the sum of what is left of the family.
     counts = Counter(_model_key(row) for row in rows)
     model_weight = {key: min(1.0, MODEL_WEIGHT / count) for key, count in counts.items()}
     family_size: defaultdict[str, float] = defaultdict(float)
@@ -222,6 +223,7 @@ def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
     summary to standard error."""
     prior = priors()
     runs = _readable_runs(rows, prior.software_year)
+    # A term of a profile is a coefficient or its offset for a chip or stack, with a spread.
     first = with_published_terms(prior, _observations(runs, prior))
     observed = _observations(runs, first)
     fitted = calibrate(prior, observed, _MADE_BY, published=True)
@@ -245,6 +247,7 @@ def newest_software(
     for run in observed:
         if run.step_time_s is not None and run.key in dated:
             scope = f"generation:{run.problem.cluster.chip.generation}"
+            # An age counts back from `software_year`; the newest date is kept.
             years[scope] = max(software_year - run.problem.stack.age_years, years.get(scope, 0.0))
     return tuple(
         NewestSoftware(scope=scope, year=round(year, 3)) for scope, year in sorted(years.items())

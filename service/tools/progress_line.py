@@ -1,4 +1,4 @@
-"""The progress of a compilation, written to a terminal or to a pipe."""
+"""The progress of a compilation of the cost model, written to a terminal or to a pipe."""
 
 from __future__ import annotations
 

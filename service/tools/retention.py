@@ -63,6 +63,7 @@ def drop_old_answers(store: Store, age: timedelta, tenant: str | None = None) ->
             " asks again"
         )
     before = datetime.now(UTC) - age
+    # The deletions leave free pages in a SQLite file, by which it is shrunk in the end.
     dropped = Dropped(
         recommendations=_drop(store, "recommendations", before, tenant),
         predictions=_drop(store, "predictions", before, tenant),
@@ -95,7 +96,7 @@ def _drop(store: Store, kind: AnswerKind, before: datetime, tenant: str | None) 
     total = 0
     while True:
         with store.writing() as rows:
-            rows.lock("retention")
+            rows.lock("retention")  # two processes would delete the same answers
             rows.arrivals.wait_for_writers()  # a report being stored may refer to an answer
             dropped = rows.retention.drop_answers(kind, before, _BATCH, tenant)
         total += dropped

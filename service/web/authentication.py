@@ -1,5 +1,9 @@
 """Finds out who sends a request, by its API key, its session or its ticket, before its body is
-read."""
+read.
+
+A *session* is a cookie of a browser that has signed in with a key. A *ticket* stands in the URL of
+one event stream, where browsers cannot send a key (service.sessions, service.stream_tickets).
+"""
 
 from __future__ import annotations
 
@@ -69,8 +73,8 @@ class Authentication:
         return caller
 
     async def _caller_of_key(self, scope: Scope) -> Caller:
-        """Returns the caller of a request under /v1, by its ticket, its session or its key. Raises
-        Unauthenticated where none of these is in force."""
+        """Returns the caller of a request to a guarded path, by its ticket, its session or its key.
+        Raises Unauthenticated where none of these is valid now."""
         authorization = Headers(scope=scope).getlist("authorization")
         if not authorization and scope["method"] == "GET" and (ticket := _ticket(scope)):
             return await run_in_threadpool(caller_of_ticket, self.store, ticket, scope["path"])
@@ -78,7 +82,7 @@ class Authentication:
         # its cookies.
         if not authorization and scope["method"] in ("GET", "HEAD") and _session(scope):
             return await self._caller_of_session(scope)
-        caller = cached_caller(self.store, authorization)
+        caller = cached_caller(self.store, authorization)  # without a query to the database
         if caller is None:
             caller = await run_in_threadpool(caller_of, self.store, authorization)
         return caller

@@ -1,5 +1,6 @@
-"""Responses from memory: answers that the same caller has read before, or has asked for in the same
-words, without a commit to the database since."""
+"""Responses from memory: answers that the same caller has read before, or has asked for with the
+same bytes while nothing was committed to the database since. A *view* is the form in which an
+answer is shown, whole or brief (service.web.preferences)."""
 
 from __future__ import annotations
 
@@ -47,6 +48,7 @@ class CachingRoute(JsonRoute):
         if cached is None:
             request.state.cache_slot = _CacheSlot(memory, key, memory.changes.count())
             return None
+        # A GET is cached as the text alone, and a POST as the location and text of its answer.
         if request.method == "GET":
             return immutable_text_response(request, cached, _WHOLE)
         count_lookup("answers", is_hit=True)

@@ -15,10 +15,10 @@ _EVENTS = "text/event-stream"
 
 
 class CompressionMiddleware:
-    """Middleware around Starlette's, which leaves event streams and small answers as they are.
+    """Middleware around Starlette's. It leaves event streams and small answers as they are.
 
-    A compressed answer is another representation than the plain one, so that its strong ETag is
-    another too (RFC 9110 §8.8.3.3): the plain one with a suffix.
+    The compressed and the plain answer are two representations, which must differ in their strong
+    ETag (RFC 9110 §8.8.3.3): the compressed one's has a suffix.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -1,4 +1,5 @@
-"""ETags and conditional requests (RFC 9110 §13)."""
+"""ETags and conditional requests (RFC 9110 §13). A *view* of a document is the whole of it or its
+brief form (service.web.preferences), each with an ETag of its own."""
 
 from __future__ import annotations
 

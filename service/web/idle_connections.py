@@ -23,8 +23,8 @@ from service.metrics import CONNECTIONS_CLOSED
 log = logging.getLogger(__name__)
 
 _MOST_CONNECTIONS = 1024
-"""Each takes some 40 KiB of memory, and to find the one that is idle for longest among more would
-take longer than a millisecond."""
+"""Each connection takes some 40 KiB of memory. Among more, it would take longer than a millisecond
+to find the one that has been idle for longest."""
 _PATIENCE = 10.0
 """A client may be idle this many times longer in the midst of a request than before one, when room
 is made. A flood of silent connections thus closes itself rather than an upload that has stalled for
@@ -59,7 +59,7 @@ class Connection(H11Protocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._limit = self.limit_concurrency
-        self.limit_concurrency = None
+        self.limit_concurrency = None  # or uvicorn would answer 503 beyond it
         self._idle_since = self.loop.time()
 
     def connection_made(self, transport: Any) -> None:
@@ -119,6 +119,7 @@ class Connection(H11Protocol):
             "too many connections: those that are idle for longest are closed",
             extra={"connections": limit},
         )
+        # Where every other client waits for the service, the newest connection has to go.
         to_drop = longest if idle_s.get(longest, 0.0) > 0 else self
         to_drop._drop("full")
 
@@ -128,9 +129,10 @@ class Connection(H11Protocol):
         _PATIENCE."""
         if self.transport.is_closing():
             return 0.0
-        # Between requests, or before the head of one is complete.
+        # Both are idle between requests, and until the head of the next one is complete.
         if self.conn.their_state is h11.IDLE and self.conn.our_state is h11.IDLE:
             return now - self._idle_since
+        # The client is to send a body that is read, or to read an answer whose buffer is full.
         owes_body = self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused
         if owes_body or self.flow.write_paused:
             return (now - self._idle_since) / _PATIENCE

@@ -1,4 +1,5 @@
-"""Requests that are under way may be ended all at once, each with an answer."""
+"""Requests that are under way may be ended all at once, each with an answer, as when the service
+stops."""
 
 from __future__ import annotations
 

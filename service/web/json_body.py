@@ -39,8 +39,8 @@ class JsonRequest(Request):
         """When the head of the request was read."""
 
     async def received(self) -> bytes:
-        """Returns the body as it was sent. Raises MalformedBody where the connection ends before
-        the body does."""
+        """Returns the bytes of the body. Raises MalformedBody where the connection ends before the
+        body does."""
         try:
             return await self.body()
         except ClientDisconnect:
@@ -76,7 +76,7 @@ class JsonRequest(Request):
             parsed = await texts.run(self.is_disconnected, tenant, parse_body, body, parse)
         if parsed is None:  # FastAPI would take null for no body at all
             raise Refused([Invalid("", None, "must be an object, not null")])
-        self.parsed = self.state.body = parsed
+        self.parsed = self.state.body = parsed  # errors quote the value that was sent from `state`
 
     async def json(self) -> Any:
         return self.parsed
@@ -98,6 +98,7 @@ class JsonRoute(APIRoute):
             """Refuses an unknown query or a wrong body, answers from memory where it can, and
             otherwise calls the endpoint with the parsed body."""
             require_known(request, known)
+            # FastAPI then takes the value that this request has parsed.
             strict = JsonRequest(request.scope, request.receive)
             takes_body = self.body_field is not None
             await (strict.require_json() if takes_body else strict.require_none())

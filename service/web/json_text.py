@@ -1,5 +1,5 @@
 """JSON texts, read strictly: nothing is guessed, and nothing is let in that a database cannot
-store."""
+store. A *rejection* stands in the parsed tree for a value that is refused."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ _TOO_DEEP = f"nests deeper than {MAX_DEPTH} levels"
 def _is_acceptable(value: Any) -> bool:
     """Returns whether the value certainly has nothing to refuse. False means that a closer look is
     needed. Walks level by level, and raises Unreadable for too many levels or members."""
-    level = [value]
+    level = [value]  # all values at one depth of the tree
     members = 0
     acceptable = True
     for _ in range(MAX_DEPTH):

@@ -27,9 +27,9 @@ dropped of one that is refused."""
 
 
 class BodyLimit:
-    """Middleware that refuses a body that is too large, by its Content-Length or while it is read;
-    one that comes too slowly; and one that would make all bodies together take too much memory,
-    since each stays in memory until its request is answered.
+    """Middleware that refuses a body for one of three reasons: it is too large, by its
+    Content-Length or while it is read; it comes too slowly; or all bodies together would take too
+    much memory, since each stays in memory until its request is answered.
 
     A refused body is read and dropped for a while. A client that is still sending would otherwise
     see its connection break instead of the answer.
@@ -72,7 +72,7 @@ class _Body:
         self._received_bytes = 0
         self._more_body = True
         self.held_bytes = 0
-        """What of the body counts towards what all bodies hold: all of it until it is refused."""
+        """The bytes that count toward the memory of all bodies; 0 once the body is refused."""
 
     async def receive(self) -> Message:
         """Returns the next ASGI message of the request. Raises BodyTooLarge, BodyTooSlow, or
@@ -87,6 +87,7 @@ class _Body:
         if self.held_bytes > max_bytes:
             await self._release_and_drain()
             raise BodyTooLarge(max_bytes)
+        # A small body is let in whatever the others hold, so that large ones cannot shut it out.
         too_much_held = self._limit.held_bytes > _MAX_BODIES_HELD * max_bytes
         if self.held_bytes > _SMALL_BYTES and too_much_held:
             await self._release_and_drain()
@@ -112,6 +113,7 @@ class _Body:
         `timeout_s`, than the limit's `wait_s`, or than the minimum rate allows for the bytes
         received."""
         wait_s = self._limit.wait_s
+        # The whole body may be `wait_s` late, compared with one that comes at the least rate.
         allowed_until = self._began + wait_s + self._received_bytes / _MIN_BYTES_PER_S
         left_s = allowed_until - time.monotonic()
         try:

@@ -50,12 +50,12 @@ def json_formatter() -> logging.Formatter:
 
 
 class RepeatFilter(logging.Filter):
-    """Lets lines of some loggers through that have not been logged for a minute, each with how many
-    like it were held back since. What clients do to connections would otherwise fill the log."""
+    """Lets each kind of warning of some loggers through once a minute, with the number of equal
+    ones that were held back. What clients do to connections would otherwise fill the log."""
 
     _EACH_S = 60.0
     _LOGGERS = ("asyncio", "uvicorn.error", "service.web.idle_connections")
-    _KEPT = 100  # kinds of lines remembered; one more makes it forget all
+    _KEPT = 100  # kinds of lines that are remembered; with one more, all are forgotten
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The view of an answer that a client wants: whole, or no more than it needs (RFC 7240)."""
+"""The *view* of an answer that a client wants: whole, or no more than it needs (RFC 7240)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Errors as `application/problem+json` (RFC 9457). This is the one place where an exception becomes
-an answer."""
+an answer. A *violation* is a value of the request that breaks a rule; a *defect* is an exception
+that the service does not raise on purpose."""
 
 from __future__ import annotations
 
@@ -202,7 +203,7 @@ def _violations_response(
 
 
 def _violation(scope: Scope, error: Invalid) -> FieldViolation:
-    """Returns the violation that an Invalid tells of, with the value that the caller sent."""
+    """Returns the violation in an Invalid, with the value as the caller sent it."""
     location = location_of(error.field)
     value = _submitted_value(scope, location, error.value)
     # A GET has its values in the query, to which a JSON Pointer cannot point.
@@ -210,8 +211,8 @@ def _violation(scope: Scope, error: Invalid) -> FieldViolation:
 
 
 def _violation_of_pydantic(scope: Scope, item: Mapping[str, Any]) -> FieldViolation:
-    """Returns the violation that an error of FastAPI tells of. The first part of its location is
-    the place, such as "body" or "query"."""
+    """Returns the violation in an error of FastAPI. The first step of its location is "body",
+    "query" or the like."""
     place, *location = item["loc"]
     body = getattr(scope.get("route"), "body_field", None)
     form = None if body is None else body.field_info.annotation

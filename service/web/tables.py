@@ -25,7 +25,8 @@ line by line, without an ETag."""
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The columns of a table: for each name the path of its value in an item, with dots between."""
+    """The columns of a table: for each name the path of its value in an item, such as
+    "time.compute_s"."""
 
     name: str
     columns: Mapping[str, str]
@@ -76,7 +77,7 @@ def table_response(request: Request, lines: Iterator[str], name: str) -> Respons
     for line in lines:
         first_lines.append(line)
         size += len(line)
-        if size > _MOST_TAGGED:
+        if size > _MOST_TAGGED:  # too much to hold: the rest is streamed as it is made
             headers = {"Content-Disposition": disposition, "Vary": "Accept"}
             content = chain(first_lines, lines)
             return StreamingResponse(content, media_type=CSV, headers=headers)

@@ -78,8 +78,8 @@ class Telemetry:
 
 
 def _mask_span(scope: Scope) -> None:
-    """Removes API keys and query values from the request's span, where FastAPI has put the address
-    as it came."""
+    """Removes API keys and query values from the request's trace span, into which FastAPI has put
+    the whole address."""
     span = trace.get_current_span()
     if span.is_recording():
         span.set_attribute("url.path", without_keys(scope["path"]))

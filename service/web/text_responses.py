@@ -1,4 +1,5 @@
-"""Sends answers as the bytes in which they are stored."""
+"""Sends answers as the bytes in which they are stored. A *view* of an answer is the whole of it or
+its brief form (service.web.preferences)."""
 
 from __future__ import annotations
 
