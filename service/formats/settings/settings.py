@@ -1,4 +1,8 @@
-"""The settings that one launch gives, asked for by name and sorted by the framework's table."""
+"""The settings that one launch gives, asked for by name and sorted by the framework's table.
+
+A *reservation* says that a setting is not taken into account though it could change the answer. A
+*stop* is a setting at which the framework itself refuses to start.
+"""
 
 from __future__ import annotations
 
@@ -207,7 +211,7 @@ class Settings:
             field = self.table.field(name)
             if field is None:
                 near = self.nearest(name)
-                kind = self._unknown_as(name, near)
+                kind = self._unknown_as(name, near)  # what the framework does with the name
                 if kind == "stops":
                     stops.append(self.stop_at_name(name, near))
                 elif kind == "open":
