@@ -1,5 +1,5 @@
 """The question that a Megatron run answers, read from its arguments: model, workload and layout in
-their wire form.
+their wire form. The *dump* is the list of all arguments that Megatron prints at its start.
 
 Names and meanings are those of Megatron-Core 0.19; `versions` first translates the names of other
 versions. Megatron prints the dump after it has filled in what follows from other arguments, so the
@@ -67,6 +67,7 @@ def question(arguments: Mapping[str, str], optional: Collection[str] = ()) -> Ma
     args = Arguments(in_todays_names(arguments))
     fields: dict[str, Any] = {}
     for part, read in (("model", read_model), ("workload", read_workload), ("layout", _layout)):
+        # An optional part that cannot be read is what the request says itself.
         try:
             refuse_gpt_neox(args)
             fields[part] = read(args)
@@ -303,7 +304,7 @@ def _virtual_stages(args: Arguments, layers: int, pp: int) -> int:
 def _balanced(args: Arguments, layers: int, stages: int) -> bool:
     """Returns True where stages have different numbers of layers, which makes up for the time of
     the embedding and the loss. `stages` counts all chunks."""
-    pattern = pattern_of(args)
+    pattern = pattern_of(args)  # of a hybrid's layers, in which | divides the chunks
     if pattern is not None and len(chunks_of(pattern)) > 1:
         return len({*map(len, chunks_of(pattern))}) > 1
     sets_layers = any(args.text(name) is not None for name in _UNEVEN_SPLIT_ARGUMENTS)

@@ -1,5 +1,9 @@
 """The model of Megatron's arguments, in its wire form: the fields of a shape where its layers are
-alike, and otherwise a list of layers (`layers`)."""
+alike, and otherwise a list of layers (`layers`).
+
+A layer is *sparse* where it has experts, and *dense* where it has an MLP. A *period* of n says
+something of one layer in n. A *pattern* gives each layer's blocks as letters, "M-M*-".
+"""
 
 from __future__ import annotations
 
