@@ -1,5 +1,6 @@
 """Layers that a config lists one by one, each with widths of its own or without attention or MLP:
-the results of a neural architecture search (Puzzle, arXiv 2411.19146)."""
+the results of a neural architecture search (Puzzle, arXiv 2411.19146). A *block* is an entry of
+that list."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def _attention_of(cfg: Config, block: Config) -> Attention | None:
     part = _described(block.inner("attention"))
     if part.flag("no_op", default=False):
         return None
-    group = part.size("n_heads_in_group")
+    group = part.size("n_heads_in_group")  # queries' heads for each key-value head
     num_heads = cfg.size("num_attention_heads")
     if num_heads % group:
         rule = f"must divide {cfg.where('num_attention_heads')} = {num_heads}"

@@ -1,4 +1,5 @@
-"""Reads families with short convolutions (LFM2)."""
+"""Reads families with short convolutions (LFM2). The *kind* of a layer is the name of its mixer of
+tokens, such as full_attention or conv; a family is all models of one `model_type`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Reads dense families, as far as their configs differ from Llama's."""
+"""Reads dense families, as far as their configs differ from Llama's. A family is all models of one
+`model_type`. A function that is named like a family rewrites its config into common keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The families that are read, by `model_type`, out of rows in `families.json`.
+"""The families that are read, by `model_type`, out of rows in `families.json`. A family is all
+models of one `model_type`, and a row says what the keys of its configs mean.
 
 A row has the fields of `Family`, or of `Hybrid` where it has `mixers`; `like` names the family
 whose row holds for what it leaves out. A part is the name of a function of the modules below, or a

@@ -1,4 +1,8 @@
-"""A family of Hugging Face models: one row of the tables of families."""
+"""A family of Hugging Face models, which are those of one `model_type`: a row of `families.json`.
+
+A *part* is a function that reads one part of a layer from a config. The *kind* of a layer is the
+name of its mixer, such as full_attention; a *sparse* layer has experts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reads families with recurrences, or with attention over chosen or pooled keys."""
+"""Reads families with recurrences, or with attention over chosen or pooled keys.
+
+The *kind* of a layer is the name of its mixer, such as linear_attention for a recurrence. An
+*indexer* scores keys, of which attention then sees the best. *Pooled* keys stand for several each.
+"""
 
 from __future__ import annotations
 
@@ -136,8 +140,8 @@ def nemotron_h_experts(cfg: Config) -> Moe:
 
 
 def kimi(cfg: Config) -> Config:
-    """Returns the config with the sizes of delta attention as keys of its own; files from before
-    transformers 5 have them in an object. What Kimi-K3 adds is off in Kimi Linear by default."""
+    """Returns the config of Kimi Linear or Kimi-K3 with the sizes of delta attention as keys of its
+    own; files from before transformers 5 have them in an object. What K3 adds is off by default."""
     cfg = _untied(cfg).assuming(
         attn_res_block_size=None,
         first_k_dense_replace=1,

@@ -1,5 +1,6 @@
 """Mixers of tokens that only some families have: recurrences, and attention over chosen or pooled
-keys. A part is a function that reads it from a config, as in `parts`."""
+keys. A *part* is a function that reads one part of a layer from a config, as in `parts`. The
+functions here take what is peculiar to a family, and return such a reader."""
 
 from __future__ import annotations
 

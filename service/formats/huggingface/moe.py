@@ -1,4 +1,5 @@
-"""Reads families with experts."""
+"""Reads families with experts. A *part* is a function that reads one part of a layer from a config;
+the *kind* of a layer says what its attention sees: the whole sequence, a window or a chunk."""
 
 from __future__ import annotations
 

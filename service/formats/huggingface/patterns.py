@@ -1,4 +1,6 @@
-"""Reads which layers of a model are of which kind."""
+"""Reads which layers of a model are of which kind. The *kind* of a layer is the name of its mixer:
+attention over the whole sequence, a window or a chunk, or a recurrence (LINEAR). A layer is
+*sparse* where it has experts, and dense otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Reads families whose attention layers of one kind have other heads than those of another."""
+"""Reads families whose attention layers of one kind have other heads than those of another. The
+*kind* is what attention sees: the whole sequence (FULL), or a window (SLIDING)."""
 
 from __future__ import annotations
 

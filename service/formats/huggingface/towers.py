@@ -1,4 +1,5 @@
-"""An encoder of images with its projector, and the parts that encoders are made of."""
+"""An encoder of images with its projector, and the parts that encoders are made of. The projector
+turns *patches*, squares of an image, into *tokens* of the language model."""
 
 from __future__ import annotations
 

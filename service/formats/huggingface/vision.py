@@ -1,7 +1,8 @@
 """The encoders of images of Hugging Face's vision-language models, from their `vision_config`.
 
-A reader is named for the vision transformer that it reads. Sizes that a config leaves out are those
-of its class in transformers, which `vision_classes.json` has.
+A *tower* is an encoder with its projector, which merges *patches*, squares of an image, into tokens
+of the language model. A reader is named for the vision transformer that it reads. Sizes that a
+config leaves out are those of its class in transformers, which `vision_classes.json` has.
 """
 
 from __future__ import annotations
