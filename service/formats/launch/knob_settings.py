@@ -1,5 +1,5 @@
-"""The name that each framework has for a knob of a layout, and for the global batch: that of the
-setting that a person would change first."""
+"""The name that each framework has for a knob, which is a field of a layout, and for the global
+batch: that of the setting that a person would change first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of what a format can express of the knobs of a layout."""
+"""Checks of what a launch format can express of the knobs, the fields of a layout."""
 
 from __future__ import annotations
 

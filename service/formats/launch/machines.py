@@ -40,7 +40,7 @@ class Machines:
             domain_chips = _CHIPS_PER_TRAY
         chips = math.gcd(domain_chips, cluster.num_chips)  # as many on every machine
         devices = chips * cluster.chip.devices_per_chip
-        machines_per_domain, remainder = divmod(cluster.scale_up_domain, devices)
+        machines_per_domain, remainder = divmod(cluster.scale_up_domain, devices)  # of devices
         has_domains = chips == domain_chips and not remainder
         return cls(
             nodes=cluster.num_devices // devices,

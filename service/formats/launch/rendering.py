@@ -1,4 +1,8 @@
-"""A launch configuration as a text: a shell script, YAML or Python."""
+"""A launch configuration as a text: a shell script, YAML or Python.
+
+A *placeholder* is a setting that the caller must fill in; in a script it is a shell variable. A
+*document* is the file of settings that DeepSpeed and accelerate take in place of arguments.
+"""
 
 from __future__ import annotations
 
@@ -257,6 +261,7 @@ def _command(
         " ".join(_program(format_, configuration)),
     ]
     settings = dict(configuration.settings)
+    # One format has a setting that must stand behind all others, and behind "$@".
     behind = {name: settings.pop(name) for name in [format_.last] if name in settings}
     if format_.words is None:
         lines += _one_argument_a_line(command_words(configuration))

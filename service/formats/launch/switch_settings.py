@@ -1,4 +1,5 @@
-"""The switches of a stack in the settings of a launch."""
+"""The switches of a stack in the settings of a launch. A *switch* is a setting of the framework
+that decides a field of the stack; its condition says to which layouts it applies."""
 
 from __future__ import annotations
 

@@ -108,6 +108,7 @@ def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
     sequence = settings.integer(f"{DEGREES}sp_size") or 1
     if sequence > 1:  # Ulysses of DeepSpeed or of ms-swift
         mesh["cp"] = sequence
+    # Nothing is set: FSDP2 shards over all ranks.
     if not any(name in settings for name in (*names.values(), f"{DEGREES}sp_size")):
         return {"dp_shard": num_devices} if num_devices else {}
     if not names.keys() <= mesh.keys():  # a degree is "auto", and makes the product right

@@ -1,4 +1,8 @@
-"""Reads a DeepSpeed document, with the defaults of deepspeed 0.19.8."""
+"""Reads a DeepSpeed document, the JSON file of its settings, with the defaults of deepspeed 0.19.8.
+
+A *stop* is a setting at which DeepSpeed itself refuses to start. A *reservation* is one that is not
+taken into account though it could change the answer. The *Trainer* is that of transformers.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The mesh of MaxText: each axis has a degree within a slice (ici) and one across slices (dcn)
-(maxtext 0.2.5 configs/base.yml, utils/maxtext_utils.py create_device_mesh)."""
+(maxtext 0.2.5 configs/base.yml, utils/maxtext_utils.py create_device_mesh). A *slice* is the
+devices that ICI links join: a TPU slice, or the scale-up domain of GPUs."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ def _split_over_slices(layout: Layout, cluster: Cluster) -> Degrees:
     cover whole ones."""
     size = devices_per_slice(cluster)
     split: Degrees = {}
-    stride = 1
+    stride = 1  # the product of the degrees of the axes so far, which lie further inside
     for axis in layout.placement:
         degree = getattr(layout, axis)
         # An axis takes what is left of the slice, and continues across slices.

@@ -1,5 +1,6 @@
 """Reads the mesh of a launch of MaxText: the degrees of its axes within slices (ici) and across
-slices (dcn), as the degrees, the ZeRO stage and the placement of a layout."""
+slices (dcn), as the degrees, the ZeRO stage and the placement of a layout. A *slice* is the devices
+that ICI links join: a TPU slice, or the scale-up domain of GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""This module reads key=value settings, or a YAML file, of MaxText 0.2.5."""
+"""This module reads key=value settings, or a YAML file, of MaxText 0.2.5.
+
+A *stop* is a setting at which MaxText refuses to start; a *reservation* is one that is not taken
+into account. Where MaxText refuses a value, the rest is read with a legal one in its place.
+"""
 
 from __future__ import annotations
 
@@ -148,6 +152,7 @@ class _Reader:
         per_device = Fraction(values[name]).limit_denominator(10**6)
         steps = values["gradient_accumulation_steps"]
         at_once = self._micro_batches_of_pipeline(layout["pp"])
+        # The sequences of a data-parallel rank, divided over the pipeline's micro-batches.
         micro_batch = per_device * devices_of_rank / max(at_once, 1)
         if steps < 1 or at_once < 1 or micro_batch.denominator > 1 or micro_batch < 1:
             rule = (

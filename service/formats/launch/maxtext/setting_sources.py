@@ -1,6 +1,10 @@
 """Reads the settings of a launch of MaxText from its YAML files, the file of its model, its
 command line and its environment. Each of these overrides those that are named before it
-(configs/pyconfig.py, _initialize_pydantic)."""
+(configs/pyconfig.py, _initialize_pydantic).
+
+A *stop* is a setting at which MaxText refuses to start; a *reservation* is one that is not taken
+into account. *Ignored* settings change neither time nor memory.
+"""
 
 from __future__ import annotations
 

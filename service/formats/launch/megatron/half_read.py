@@ -1,4 +1,5 @@
-"""Arguments of Megatron-Core whose values mean more than what is read of them."""
+"""Arguments of Megatron-Core whose values mean more than what is read of them: answers name each
+as a reservation, a setting that is not taken into account."""
 
 from __future__ import annotations
 

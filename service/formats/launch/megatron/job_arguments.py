@@ -1,5 +1,9 @@
 """A layout and its workload in the arguments of Megatron-Core, by name. The writers of Megatron and
-of Megatron-Bridge say them in their own spelling."""
+of Megatron-Bridge say them in their own spelling.
+
+A job is *inexpressible* where Megatron has no argument for a value of it, or refuses a combination.
+Each refusal comes with its cure: what to ask for instead.
+"""
 
 from __future__ import annotations
 

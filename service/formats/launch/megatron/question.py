@@ -1,5 +1,9 @@
 """The question that arguments of Megatron-Core ask, whoever they are given to: the model, the
-workload, the stack and the layout, in the wire form of requests."""
+workload, the stack and the layout, in the wire form of requests.
+
+A *stop* is a setting at which Megatron itself refuses to start. The launch is read on with a legal
+value in its place, so that the rest can be judged. A *switch* decides a field of the stack.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The forms that the arguments of Megatron-LM are sent in: as they are typed, as it dumps them, or
-as YAML."""
+"""The forms that the arguments of Megatron-LM are sent in: as they are typed, as it dumps them at
+the start of a run, or as YAML. A *recipe* is YAML with the arguments in an object of their own."""
 
 from __future__ import annotations
 

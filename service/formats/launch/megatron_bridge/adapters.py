@@ -1,5 +1,6 @@
 """Adapters in the fields of Megatron-Bridge: the LoRA that `cfg.peft` of a recipe is
-(megatron/bridge/peft/lora.py)."""
+(megatron/bridge/peft/lora.py). A *target* is the group of matrices that requests name: attention,
+mlp or experts. A *scheme* is the kind of adapters, such as LoRA."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """This module reads launches of Megatron-Bridge and NeMo 2, as arguments of Megatron-LM.
 
 Settings that a launch leaves out are those of its recipe. Where it names none they are those of the
-base of all recipes (megatron/bridge/recipes/common.py), as far as these decide time or memory.
+base of all recipes (megatron/bridge/recipes/common.py), as far as these decide time or memory. A
+*recipe* is a function that makes a whole configuration; an *override* changes one field of it.
 """
 
 from __future__ import annotations
@@ -179,6 +180,7 @@ def _switches(overrides: Overrides) -> dict[str, Any]:
     fields = overrides.texts
     stack_switches = switches_of(catalogue.stack(NAME))
     names = {name for switch in stack_switches for name in switch.arguments}
+    # From the weakest to the strongest: defaults, fields, comm_overlap, mixed precision.
     switches = {**table().facts["base_switches"], **_named_precision(fields)}
     switches |= {name: fields[name] for name in names if name in fields}
     for name in _OVERLAPS:

@@ -1,6 +1,7 @@
 """A layout as overrides of a recipe of Megatron-Bridge, for 0.6.2.
 
-A recipe sets values of its own, so that what a layout does not use is switched off by name.
+A *recipe* is a function of Megatron-Bridge that makes a whole configuration, and an *override*
+changes one field of it. What a layout does not use is switched off by name, as recipes may set it.
 """
 
 from __future__ import annotations

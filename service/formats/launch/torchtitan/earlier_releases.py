@@ -1,5 +1,9 @@
 """Settings of torchtitan before 0.3.0, which were sections of a TOML file or flags of the same
-names (torchtitan 0.2.2 config/job_config.py)."""
+names (torchtitan 0.2.2 config/job_config.py).
+
+A *flavor* is a size of a model in those releases. A *config function*, such as llama3_8b, sets the
+model, its precision and its optimizer in 0.3.0. A *converter* puts layers into another format.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Reads the words of a launch of torchtitan: flags of 0.3.0, or flags and the TOML file of a
-release before it."""
+release before it.
+
+A *stop* is a setting that torchtitan itself refuses. A *stray* is a word that belongs to no flag.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +138,7 @@ class _CommandReader:
                 " activation-checkpoint: put it in front"
             )
             raise invalid_launch(f"--{flag.name}", rule)
-        # --section.no_option switches an option off.
+        # --section.no_option switches an option off; `positive` is its name without the no_.
         positive = re.sub(r"(^|\.)no_(\w+)$", r"\1\2", name)
         switched_off = self.table.fields.get(positive)
         strays = flag.strays

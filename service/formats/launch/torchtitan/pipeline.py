@@ -1,5 +1,9 @@
 """Pipelines of torchtitan 0.3.0: its schedules, and the layers of each model chunk
-(torchtitan/distributed/pipeline_parallel.py; PyTorch's distributed/pipelining/schedules.py)."""
+(torchtitan/distributed/pipeline_parallel.py; PyTorch's distributed/pipelining/schedules.py).
+
+A *chunk* is the consecutive layers that a rank holds, one or several a rank. The embedding and the
+head *weigh* as much as some layers where layers are divided over chunks.
+"""
 
 from __future__ import annotations
 

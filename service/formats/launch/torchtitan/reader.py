@@ -1,4 +1,8 @@
-"""This module reads flags of torchtitan 0.3.0, or the TOML file of a release before it."""
+"""This module reads flags of torchtitan 0.3.0, or the TOML file of a release before it.
+
+A *config function*, such as llama3_8b, sets the model and some settings. A *stop* is a setting at
+which torchtitan refuses to start; a *reservation* is one that is not taken into account.
+"""
 
 from __future__ import annotations
 
@@ -257,6 +261,7 @@ class _Reader:
         """Sets the layout's sharded data-parallel degree and ZeRO stage, and the number of
         devices where the degrees determine it. Notes a stop where degrees and devices contradict
         each other."""
+        # torchtitan's mesh has these degrees and dp_shard; ep lies within them.
         others = layout["pp"] * layout["dp_replicate"] * layout["cp"] * layout["tp"]
         if "dp_shard" in layout:
             product = others * layout["dp_shard"]

@@ -1,4 +1,5 @@
-"""A layout as flags of torchtitan 0.3.0."""
+"""A layout as flags of torchtitan 0.3.0. A *recipe* is a config function of torchtitan, such as
+llama3_8b, that makes and trains the model; where none fits, the caller has to write one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """Adapters that a script of transformers and PEFT makes beside the model (trl 1.16.0, trainer/
-model_config.py; peft, LoraConfig)."""
+model_config.py; peft, LoraConfig).
+
+A *group* is the matrices of attention, of the MLP or of the experts. A *reservation* says that a
+setting is not taken into account though it could change the answer.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +65,7 @@ def read_adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
     rank = settings.integer("lora_r") or settings.integer("lora_rank") or _USUAL_RANK
     if rank > MAX_RANK:
         raise invalid_launch(shown("lora_r", rank), f"must be at most {MAX_RANK}")
-    bits = settings.integer("bits") or 16
+    bits = settings.integer("bits") or 16  # of a frozen weight
     for narrow in (8, 4):
         bits = narrow if settings.boolean(f"load_in_{narrow}bit") else bits
     if bits not in get_args(BaseBits):

@@ -1,5 +1,9 @@
 """The YAML of axolotl 0.21.0 (utils/schemas, utils/config) in the names of accelerate and the
-Trainer."""
+Trainer.
+
+`trainer` has the settings under those names, `settings` those of axolotl. A *stop* is a setting
+that axolotl itself refuses; a *reservation* is one that is not taken into account.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """TrainingArguments and settings of accelerate beside a DeepSpeed document (transformers 5.24.0,
-integrations/deepspeed.py; accelerate 1.15.0, utils/dataclasses.py, DeepSpeedPlugin)."""
+integrations/deepspeed.py; accelerate 1.15.0, utils/dataclasses.py, DeepSpeedPlugin).
+
+The *document* is the JSON file of settings that DeepSpeed takes. A *stop* is a setting at which
+transformers refuses to start.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The settings of the Trainer that choose kernels, as fields of a stack."""
+"""The settings of the Trainer that choose kernels, as fields of a stack. A *switch* is a setting of
+the framework that decides such a field, and whose values the cost model knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reads what a text launches: the tool, its settings, and those of the launcher around it."""
+"""Reads what a text launches: the tool, its settings, and those of the launcher around it.
+
+The *dialect* is the tool whose names the settings have, such as axolotl. A *document* is a YAML or
+JSON file of settings.
+"""
 
 from __future__ import annotations
 

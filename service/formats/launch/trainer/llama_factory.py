@@ -1,5 +1,6 @@
 """The settings of LLaMA-Factory 0.9.5 (hparams, model/patcher.py, model/adapter.py) in the names of
-accelerate and the Trainer."""
+accelerate and the Trainer. `trainer` has the settings under those names, `settings` those of the
+tool."""
 
 from __future__ import annotations
 

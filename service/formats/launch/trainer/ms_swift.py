@@ -1,5 +1,6 @@
 """The arguments of ms-swift 4.6.0 (arguments, trainers/arguments.py, config) in the names of
-accelerate and the Trainer."""
+accelerate and the Trainer. `trainer` has the settings under those names, `settings` those of the
+tool."""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """Reads launches of the Trainer: the layout with FSDP, DeepSpeed or Megatron, the workload and the
-model."""
+model.
+
+A *tool*, such as axolotl, starts the Trainer and has names of its own for settings: its *dialect*.
+A *document* is the file of settings that DeepSpeed or accelerate takes.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +107,7 @@ class _Reader:
             arguments = self._arguments_of(trainer)
             document = document_of(arguments, self.launched.files, self.reservations)
         if document is None and self._lacks_document(arguments):
-            document = {}
+            document = {}  # read by its defaults, with a reservation
         if document is None:
             reading = self._read_accelerate(arguments)
         else:

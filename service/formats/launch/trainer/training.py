@@ -1,5 +1,5 @@
 """TrainingArguments of transformers, and what TRL and others add to them, as a workload and as
-parts of a layout."""
+parts of a layout. An *origin* says in words which default a value comes from that nobody set."""
 
 from __future__ import annotations
 
@@ -127,6 +127,7 @@ def _read_model_format(settings: Settings, workload: dict[str, Any], *, has_own_
     if dtype not in _HALVES:
         rule = "must be auto, float32, bfloat16 or float16"
         raise invalid_launch(shown("dtype", dtype), rule)
+    # Without mixed precision the model computes in the format that it is loaded in.
     is_mixed = workload["precision"] != "fp32"
     if not is_mixed:
         workload["precision"] = _HALVES[str(dtype)]
