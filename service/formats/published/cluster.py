@@ -1,4 +1,5 @@
-"""The clusters of published runs."""
+"""The clusters of published runs. A *row* is one run as a JSON object, with what its source
+states."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The layouts of published runs: what a row states, and the alternatives that it leaves open.
 
-Whatever is settled by the habits of the stack is appended to `assumed`, by the name of its field.
+A *row* is one run as a JSON object; `training` is its part on the layout. A *habit* is what most
+runs of a stack do. Whatever it settles is appended to `assumed`, by the name of its field.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def read_degrees(
     pp = _degree(training, "pp", assumed)
     cp = _degree(training, "cp", assumed)
     model_parallel = tp * pp * cp
-    dp = training.get("dp") or num_devices // model_parallel
+    dp = training.get("dp") or num_devices // model_parallel  # of data-parallel ranks
     # Chips are counted more reliably than dp, which some sources state by a convention of theirs.
     if model_parallel * dp != num_devices and num_devices % model_parallel == 0:
         dp = num_devices // model_parallel

@@ -1,5 +1,8 @@
-"""The software of published runs: the stack of the catalogue that a row means, and how old it
-is."""
+"""The software of published runs: the stack of the catalogue that a row means, and how old it is.
+
+A *row* is one run as a JSON object. An ability of a stack is *shown* where a run used what the
+catalogue's stack does not have, such as a schedule or a higher degree.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The switches of published runs (`training.switches`): what a run says of its kernels and its
-overlap, in the fields of a stack."""
+overlap, in the fields of a stack. A *row* is one run as a JSON object."""
 
 from __future__ import annotations
 
