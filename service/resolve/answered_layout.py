@@ -1,5 +1,9 @@
 """Finds the layout that a request means when it names an earlier answer, and the question that the
-layout answered."""
+layout answered.
+
+An answer is a prediction, a recommendation or a check of a job. A *choice* is a layout with a name
+in a recommendation, such as "simplest".
+"""
 
 from __future__ import annotations
 
@@ -80,6 +84,7 @@ def legal_run(
     catalogue. Raises an error where the layout is no longer legal: an answer may be older than a
     rule."""
     layout = layout_fields.build()
+    # Limits on the search do not bind a layout that is stated: `lifted` drops those it exceeds.
     problem = lifted(resolver.resolve(question).problem, layout)
     require_legal(problem, layout)
     return problem, layout

@@ -1,4 +1,8 @@
-"""Writes layouts of answers as launch configurations, which name the answer that they come from."""
+"""Writes layouts of answers as launch configurations, which name the answer that they come from.
+
+An *unsaid* field is a field of the stack that the prediction depends on, and that no setting of the
+launch format states.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """Joins the parts of a question that a launch configuration says with those that the request says
-beside it."""
+beside it.
+
+A *part* is a member of the question: model, cluster, workload or stack. `reading` has those of the
+launch, `parts` those of the request. A *stop* is a setting at which the framework refuses to start.
+"""
 
 from __future__ import annotations
 
@@ -170,6 +174,7 @@ class Joining:
         workload = self.errors.validated(
             "workload", WorkloadFields, request_fields=request_fields, launch_fields=others
         )
+        # The launch's values that must equal the request's.
         binding = {
             name: value
             for name, value in launch_fields.items()

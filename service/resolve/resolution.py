@@ -1,5 +1,9 @@
 """Turns the names in a question into the values that the models compute with, and records which
-catalogue entries those were."""
+catalogue entries those were.
+
+A *form* is what a request sends for one part, such as a name or an object with fields. A *pinned*
+form names a version, so that it means the same later. *Shipped* entries come with the service.
+"""
 
 from __future__ import annotations
 
