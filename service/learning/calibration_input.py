@@ -1,5 +1,9 @@
 """The input of a calibration: the reports and benchmarks that the version it starts from has not
-learnt yet."""
+learnt yet.
+
+A *group* is the measurements of one tenant on one chip and stack. It *waits* until other tenants
+measure alike. A tenant's *own* version is learnt from its reports alone, and predicts only for it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """Drift tells whether runs of one kind have become slower or faster for good: a change of level in
-their residuals. Differences in what they trained and on whose machines are allowed for."""
+their residuals. Differences in what they trained and on whose machines are allowed for.
+
+A *residual* is the log of measured over predicted step time. Its *level* is the median over a
+stretch of time, and a *series* has the runs of one kind in the order of time.
+"""
 
 from __future__ import annotations
 

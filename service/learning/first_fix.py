@@ -1,4 +1,8 @@
-"""The first thing to do about a run that was explained."""
+"""The first thing to do about a run that was explained.
+
+A *remedy* is a change of the layout, or of a setting of the framework. It is *safe* where it surely
+fits into memory. Its *gain* is the share by which steps an hour grow.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """Reports as they come in: each is resolved to a run, runs of one question are predicted together,
-and each is set beside its prediction."""
+and each is set beside its prediction.
+
+The *subject* of a report is what ran: a layout with the question that it answers. A *refusal* is
+the error for which one report of several is not stored.
+"""
 
 from __future__ import annotations
 
