@@ -72,6 +72,7 @@ def compare_on_latest_runs(
     spreads = [after.neighbourhood(run.problem.neighbourhood_scopes).total for run in runs]
     return ProfileComparison(
         measured=measured,
+        # Measured less residual, in logarithms, is what the profile predicts.
         before=measured - log_residuals(runs, before),
         after=measured - log_residuals(runs, after),
         spread=np.array(spreads),

@@ -84,7 +84,7 @@ def legal_run(
     catalogue. Raises an error where the layout is no longer legal: an answer may be older than a
     rule."""
     layout = layout_fields.build()
-    # Limits on the search do not bind a layout that is stated: `lifted` drops those it exceeds.
+    # Limits on the search do not bind a layout that is stated: `lifted` raises those it exceeds.
     problem = lifted(resolver.resolve(question).problem, layout)
     require_legal(problem, layout)
     return problem, layout

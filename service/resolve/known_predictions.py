@@ -2,7 +2,8 @@
 answers, again and again.
 
 Problems and profiles are compared by identity, which is cheap. Another version of a profile or of a
-catalogue entry is another object, for which nothing is kept yet.
+catalogue entry is another object, for which nothing is kept yet. A *fleet* is the machines of one
+deployment.
 """
 
 from __future__ import annotations

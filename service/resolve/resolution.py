@@ -393,6 +393,7 @@ class Resolver:
         chip = self.chip(fields.chip_with_links, "cluster.chip")
         with relocate_errors("levels", "cluster.levels"):
             fabric = fields.fabric(chip.value)
+        # Without links in the request they are those of the chip's data sheet.
         is_own_fabric = fields.levels is None and fields.torus is None
         used = chip.used if is_own_fabric else EntryUsed(name=fabric.id, source="given")
         if is_own_fabric and isinstance(fields.chip, str):

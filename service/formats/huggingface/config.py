@@ -1,5 +1,6 @@
 """Typed access to a config.json. Every access says which type and range a key must have, and errors
-name the key that breaks this."""
+name the key that breaks this. A *size* is a whole number from 1 up, a *count* one from 0 up, a
+*flag* is true or false. Values for keys that a config leaves out are in `absent`."""
 
 from __future__ import annotations
 

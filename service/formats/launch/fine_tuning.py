@@ -1,5 +1,6 @@
 """Fine-tuning, 16-bit parameters and images in launch configurations: the formats that cannot
-express them, and what a script must do besides."""
+express them, and what a script must do besides. A *format* is one framework's way of being told
+what to run; beside a format *of scripts* the caller's own script makes and trains the model."""
 
 from __future__ import annotations
 

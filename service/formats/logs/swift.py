@@ -94,6 +94,7 @@ def _own_step(earlier: _Printed, later: _Printed) -> Step:
         return _step(later, later.mean_s, is_start=True)
     start = later.resumed_from
     # A printed mean is over all steps since `start`.
+    # Over all steps, in seconds, up to each of the two lines.
     until_later_s = (later.number - start) * later.mean_s
     until_earlier_s = (earlier.number - start) * earlier.mean_s
     return _step(later, (until_later_s - until_earlier_s) / steps)

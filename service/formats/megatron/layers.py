@@ -127,6 +127,7 @@ def _mixer(
         name = "local_attention"
     if args.text(_VARIANT) != "dsa":
         return name, {"attention": mixer}
+    # An indexer scores keys, of which attention sees the best; some layers share an earlier one's.
     period = args.integer("dsa_indexer_topk_freq") or 1
     offset = args.integer("dsa_indexer_skip_topk_offset", least=0) or 0
     shared = shares_indexer(index, period, offset)

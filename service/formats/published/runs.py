@@ -1,5 +1,7 @@
 """Reads published training runs: JSON objects of model, cluster, training and measured.
 
+A *row* is one such object. A *habit* is what most runs of a stack do.
+
 Only what was run is read into a question, and never identifiers, titles, notes or measurements.
 What a row leaves open is settled by the habits of its stack and listed in `assumed`. An open
 micro-batch, recompute or schedule gives several alternatives. Of these the caller takes the best

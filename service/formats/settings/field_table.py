@@ -113,8 +113,8 @@ def field_table(file: str) -> FieldTable:
             choices=choices.get(name, ()),
             as_predicted=predicted.get(name, ()),
         )
+    # Of names of no account the table has no type: any value will do, or none ("any?").
     patterns = {
-        # Of these the table has no type: any value will do, or none ("any?").
         name: _field(name, ("any?", None, "no_account")) for name in document.pop("no_account", ())
     }
     patterns |= {

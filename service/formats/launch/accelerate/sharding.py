@@ -1,5 +1,6 @@
 """Layouts of FSDP, plain data parallelism and Megatron by accelerate 1.15.0 (utils/
-dataclasses.py, parallelism_config.py)."""
+dataclasses.py, parallelism_config.py). A *stop* is a setting at which accelerate refuses to start;
+the launch is then read on with another value in its place."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A layout as a DeepSpeed document, for deepspeed 0.19.8.
 
 The document says how a step is divided; the model, the sequence length and a pipeline are code of
-the training script, and the notes say what that code must do.
+the training script, and the notes say what that code must do. A job is *inexpressible* where no
+setting gives a value of its layout; the refusal says what to ask for instead.
 """
 
 from __future__ import annotations

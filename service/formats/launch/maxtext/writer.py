@@ -1,4 +1,5 @@
-"""A layout as key=value settings of MaxText 0.2.5."""
+"""A layout as key=value settings of MaxText 0.2.5. A job is *inexpressible* where no setting gives
+a value of it; the refusal says what to ask for instead."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Attention and recurrences, which mix the tokens of a layer, in the arguments of Megatron-Core, by
-name."""
+name. An *indexer* scores keys, of which sparse attention sees the best; a layer may *share* the
+choice of an earlier one."""
 
 from __future__ import annotations
 

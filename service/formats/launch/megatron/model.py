@@ -1,5 +1,6 @@
 """A model in the arguments of Megatron-Core, by name. The writers of Megatron and of
-Megatron-Bridge say them in their own spelling."""
+Megatron-Bridge say them in their own spelling. A *sparse* layer has experts, a *dense* one an MLP.
+Models whose layers are not all attention and a network have a *pattern* of letters (`patterns`)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Typed arguments leave out what Megatron fills in: its defaults, and what follows from other
 arguments. Both are filled in here. `service.formats.megatron.arguments` then reads the result as it
-reads the dump of a run.
+reads the dump of a run. A *stop* is a setting at which Megatron itself refuses to start; a
+*reservation* is one that is not taken into account, or only in part (`half_read`).
 """
 
 from __future__ import annotations

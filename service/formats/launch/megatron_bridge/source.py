@@ -1,5 +1,9 @@
 """The forms that settings of Megatron-Bridge and NeMo 2 are sent in: overrides of a recipe
-(model.x=4), assignments of Python (cfg.model.x = 4), options of launch scripts (-tp 4), or YAML."""
+(model.x=4), assignments of Python (cfg.model.x = 4), options of launch scripts (-tp 4), or YAML.
+
+A *recipe* is a function that makes a whole configuration, and an *override* changes one *field* of
+it, such as model.bf16. A *reservation* is a setting that is not taken into account.
+"""
 
 from __future__ import annotations
 

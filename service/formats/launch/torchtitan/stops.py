@@ -1,5 +1,5 @@
-"""Stops of torchtitan 0.3.0 when it starts, beyond the rules of layouts (trainer.py and
-config/configs.py, __post_init__)."""
+"""Settings at which torchtitan 0.3.0 refuses to start, its *stops*, beyond the rules of layouts
+(trainer.py and config/configs.py, __post_init__)."""
 
 from __future__ import annotations
 

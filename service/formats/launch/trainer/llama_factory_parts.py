@@ -1,5 +1,6 @@
 """Reads which of a model's own parameters LLaMA-Factory 0.9.5 trains (model/adapter.py;
-v1/plugins/model_plugins/peft.py)."""
+v1/plugins/model_plugins/peft.py). `trainer` has settings under the names of the Trainer, `settings`
+those of LLaMA-Factory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
 """Objectives of training: the sequences of a sample, and the forwards without gradients beside the
 trained one (trl 1.16.0, trainer/*_trainer.py; llamafactory 0.9.5, train/*/trainer.py; ms-swift
-4.6.0, arguments/rlhf_args.py)."""
+4.6.0, arguments/rlhf_args.py).
+
+A *reference* is a frozen model whose answers the trained one is compared with. A *reservation* is a
+setting that is not taken into account though it could change the answer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Settings of a tool in the names of accelerate and transformers."""
+"""Settings of a tool, such as axolotl, in the names of accelerate and transformers. The *Trainer*
+is that class of transformers."""
 
 from __future__ import annotations
 
