@@ -138,7 +138,7 @@ def _change_answer(runs: Sequence[MeasuredReport], change: Change, end: int) -> 
 def _sentence(runs_of: str, changes: Sequence[ChangeAnswer], runs: int) -> str:
     """Returns a sentence on the last change, such as "llama-3.1 on h100 with megatron: 12% slower
     since ...". `runs_of` names the kind of run, and `runs` counts them."""
-    if runs < 2 * MIN_RUNS:
+    if runs < 2 * MIN_RUNS:  # a change has so many before it, and as many after it
         counted = "1 run" if runs == 1 else f"{runs} runs"
         return f"{runs_of}: {counted}, and it takes {2 * MIN_RUNS} to tell a change"
     if not changes:

@@ -45,7 +45,7 @@ def examine(store: Store, run: ExplainedRun, deadline: Deadline) -> Examination:
     """Predicts the run as it was, checks its layout, and looks for what would be better."""
     problem = run.problem
     prediction = None
-    if first_broken(problem, Layouts.of([run.layout]))[0] < 0:
+    if first_broken(problem, Layouts.of([run.layout]))[0] < 0:  # -1: no rule is broken
         (prediction,) = predict_layouts(problem, [run.layout], run.profile)
     speed = _measured_speed(run, prediction)
     memory_shown = run.memory_shown(prediction)

@@ -133,7 +133,7 @@ class _Ingestion:
 
     def _run(self, report: ReportForm, received: str) -> _ReportedRun:
         """Returns a report with its question resolved and its layout completed by the stack. Raises
-        DomainError or ServiceError for what cannot be."""
+        DomainError or ServiceError where what it names is unknown or contradicts itself."""
         submission, subject = self._submission_and_subject(report)
         subject = with_software_age(subject, submission, self._profile.software_year)
         resolved = self._resolver.resolve(subject.question)

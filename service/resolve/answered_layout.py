@@ -2,7 +2,7 @@
 layout answered.
 
 An answer is a prediction, a recommendation or a check of a job. A *choice* is a layout with a name
-in a recommendation, such as "simplest".
+in a recommendation, such as "simplest". A *rank* is a place among an answer's layouts, from 1.
 """
 
 from __future__ import annotations

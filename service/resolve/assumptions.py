@@ -147,7 +147,7 @@ def empty_chunk_assumptions(name: str, prediction: PredictedLayout) -> Iterator[
 
 def software_date_assumptions(report: RunSubject, completed: StackForm) -> Iterator[str]:
     """Yields a sentence on the age of a run's software, if only the date of the run tells it.
-    `completed` is the stack with that age."""
+    `completed` is the stack with that age. A run linked to an answer has the answer's software."""
     if not (report.is_linked or completed == report.stack or isinstance(completed, str)):
         yield (
             f"stack.age_years is {completed.age_years:g}: the software is as old as measured_at,"

@@ -2,7 +2,7 @@
 
 All tenants share the versions of a profile, which are learnt from everybody's reports. What a
 tenant is shown of a version leaves out the reports of others, the chips and fabrics that only
-others have described, and when others measured.
+others have described, and when others measured. A *kind* of runs is those of one chip or fabric.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def shown_prediction(problem: Problem, prediction: Prediction) -> PredictedLayou
 
 @cached_by_identity(_KEPT)
 def is_legal(problem: Problem, layout: Layout) -> bool:
-    return bool(first_broken(problem, Layouts.of([layout]))[0] < 0)
+    return bool(first_broken(problem, Layouts.of([layout]))[0] < 0)  # -1: no rule is broken
 
 
 @cached_by_identity(_PROFILES)

@@ -117,6 +117,7 @@ class Joining:
             if request_model is None:
                 return HuggingFaceConfig(dict(launch_fields))
             launch_fields = {}  # what the request itself says goes before a file beside it
+        # A launch that names a model of the catalogue has its name alone.
         name = launch_fields["name"] if launch_fields.keys() == {"name"} else None
         if request_model is None:
             if name is None and not launch_fields.keys() & {"num_layers", "hidden_size"}:
@@ -187,7 +188,8 @@ class Joining:
 
     def _yields_to_request(self, name: str) -> bool:
         """Returns whether the launch's value of a field of the workload gives way to the request's.
-        It does if it is a default, and a file that was not sent may override it."""
+        It does if it is a default (`default_origins`), and a file that was not sent may override it
+        (`is_open`)."""
         field = f"workload.{name}"
         origins = [field]
         if self.errors.counts_batch(field):

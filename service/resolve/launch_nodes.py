@@ -1,5 +1,5 @@
 """The nodes that the script of a launch asks Slurm and its launchers for, beside the cluster of the
-request."""
+request. A *domain* is the chips that scale-up links, such as NVLink, join."""
 
 from __future__ import annotations
 

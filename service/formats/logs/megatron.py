@@ -138,6 +138,7 @@ def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -
         finite=is_finite(_LOSS.search(after)) and not failed,
         batch=int(batch.group(1)) if batch else None,
         tokens=seconds * device_rate if device_rate else None,
+        # FLOP/s of a GPU over its tokens/s.
         flops_per_token=tflops * 1e12 / device_rate if tflops and device_rate else None,
     )
 

@@ -236,6 +236,7 @@ def data_parallel_axes(args: Arguments, dp: int | None) -> dict[str, int]:
     """Returns the ZeRO stage and the data-parallel degrees. One of the degrees is left out where
     `dp`, the number of data-parallel ranks, is not known."""
     stage = _zero_stage(args)
+    # States are sharded within an instance of the optimizer, and the instances are replicas.
     replicas = (args.integer("num_distributed_optimizer_instances") or 1) if stage else dp
     axes = {"zero_stage": stage}
     # Without a ZeRO stage all data-parallel ranks are replicas.

@@ -76,7 +76,7 @@ def _shape(args: Arguments, layers: int) -> dict[str, Any]:
         "intermediate_size": args.required("ffn_hidden_size"),
         "num_attention_heads": args.required("num_attention_heads"),
         "gated_mlp": _is_gated(args),
-        # In latent attention the argument switches on norms of the latents, always counted.
+        # In latent attention it switches on norms of the latents, which are counted in any case.
         "qk_norm": args.boolean("qk_layernorm") and not args.boolean("multi_latent_attention"),
         "attention_bias": args.boolean("add_qkv_bias") or args.boolean("add_bias_linear"),
         "attention_output_bias": args.boolean("add_bias_linear"),

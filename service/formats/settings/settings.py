@@ -232,9 +232,9 @@ class Settings:
         )
 
     def _unknown_as(self, name: str, near: str | None) -> Unknown:
-        """Returns "stops", "passes" or "open" for an unknown name. `near` is a similar known
-        name, if there is one: where forks may have names of their own ("misspelt"), only a name
-        that resembles a known one stops the framework."""
+        """Returns what the framework does with an unknown name: it "stops", it ignores the name
+        ("passes"), or a program of the caller's own may read it ("open"). A framework with forks
+        ("misspelt") stops only at a name that resembles a known one, which is `near`."""
         kind = "open" if self.is_other_release else self.table.unknown_as(name)
         if kind == "misspelt":
             return "open" if near is None else "stops"

@@ -62,6 +62,7 @@ def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -
         settings.add_reservation(name, "FSDP1 takes fsdp_sharding_strategy", "write it there")
     if strategy == "no_shard":
         return {"zero_stage": 0, **({"dp_replicate": num_devices} if num_devices else {})}
+    # ZeRO 2 keeps parameters gathered from one micro-batch to the next.
     layout: dict[str, Any] = {"zero_stage": 2 if strategy in _KEEPING else 3}
     if num_devices is None:
         return layout

@@ -128,6 +128,7 @@ def _expert_axis(layout: Layout) -> tuple[int, str]:
     EXPERT_RULE where experts are divided over context parallelism too, else ""."""
     if layout.dp_shard % layout.ep == 0:
         return layout.ep, ""
+    # Else experts are divided over the context axis and the expert axis, whose product is ep.
     beside_context, remainder = divmod(layout.ep, layout.cp)
     if remainder == 0 and layout.dp_shard % beside_context == 0 and layout.tp == 1:
         return beside_context, EXPERT_RULE

@@ -233,7 +233,6 @@ def _scaled(values: Mapping[str, Any]) -> dict[str, Any]:
     if scale < 1 or scale & (scale - 1):
         rule = "must be a power of two: set the sizes themselves for others"
         raise Stopped(_SCALE, scale, rule, f"{_SCALE}={2 ** max(scale.bit_length() - 1, 0)}")
-    # The power of two is dealt out in turn to heads and network, to the width, and to the layers.
     doublings, remainder = divmod(scale.bit_length() - 1, 3)
     heads = doublings + (remainder > 0)
     width = doublings + (remainder > 1)

@@ -37,6 +37,7 @@ def refusals(
     stops = [*_broken("refusals", args, SOURCE)]
     if is_newest:
         stops += _broken("of_parser", args, facts(_ROWS)["of_parser_source"])
+    # Kernels of FSDP need more than one hardware queue.
     sharding = next((name for name in _SHARDS if args.boolean(name)), None)
     if sharding is not None and environment.get(_QUEUES) == "1":
         rule = f"needs {_QUEUES} above 1 or unset, and it is 1"

@@ -131,6 +131,7 @@ def _arguments(overrides: Overrides) -> dict[str, str]:
         arguments["group_query_attention"] = "True"
     if fields.get("dist.use_megatron_fsdp") == "True":
         arguments["use_megatron_fsdp"] = "True"
+    # The layout has the number of chunks in it, and Megatron-LM takes only one of the two.
     if arguments.get("pipeline_model_parallel_layout", "None") != "None":
         arguments.pop("num_virtual_stages_per_pipeline_rank", None)
     if overrides.num_ranks:

@@ -92,7 +92,7 @@ class _CommandReader:
         release, or stops where other words are of 0.3.0 alone."""
         self._read_variables()
         self._read_words()
-        for branch in self.command.in_branches:
+        for branch in self.command.in_branches:  # assignments that may or may not have run
             self.settings.note(Reservation.of_branch(branch))
         launched = LaunchedSettings(self.settings, num_ranks=_num_ranks(self.command))
         earlier_flags = [*filter(is_earlier, self.unknown)]

@@ -143,6 +143,7 @@ def _recipe(job: Job) -> tuple[str, str] | None:
     workload = job.problem.workload
     if workload.lora:
         return None
+    # Flags set fp32, while narrower formats are converters that a config function has.
     precision = "bf16" if workload.precision == "fp32" else workload.precision
     optimizer = "muon" if workload.optimizer == "muon" else "adamw"
     for module, configs in field_table(TABLE).facts["configs"].items():
