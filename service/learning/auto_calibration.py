@@ -1,9 +1,9 @@
 """Calibrations that nobody asks for: the policy of a profile may say after how many reports one
 starts by itself, and after how many of a tenant's one of the tenant's own version.
 
-A version is *shared* by all tenants, or a tenant's *own*. Of several processes on one database,
-only one at a time looks what is due for a profile and does it: it holds a lease. What was done is
-kept under an Idempotency-Key that no request can have.
+A version is *shared* by all tenants, or a tenant's *own*. *Informative* reports tell of time or
+memory. Of several processes on one database, only one at a time looks what is due for a profile and
+does it: it holds a lease. What was done is kept under an Idempotency-Key that no request can have.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Statistics of the residuals of reports, overall and by chip, stack, week and so on."""
+"""Statistics of the residuals of reports, overall and by chip, stack, week and so on. A *residual*
+is the log of measured over predicted step time; a *bucket* is an hour, day, week or month."""
 
 from __future__ import annotations
 

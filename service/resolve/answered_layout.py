@@ -64,6 +64,7 @@ def layout_of_recommendation(
     "simplest"; without either, the recommended one. Its rank is None if it is not among the
     ranked."""
     document = rows.answers.recommendation(id_).document
+    # The best choice may be of another cluster or stack than the request names first.
     document["request"].update(best_cluster_and_stack(document))
     layouts = RecommendedLayouts.of(document)
     ranked = [prediction["layout"] for prediction in layouts.ranked]

@@ -1,5 +1,6 @@
 """A model in explicit fields, layer by layer, as a request may send it: the fields that
-service.schemas.layer_list reads, without those at their defaults."""
+service.schemas.layer_list reads, without those at their defaults. Equal layers are of one *kind*;
+`Members` are fields of a request."""
 
 from __future__ import annotations
 

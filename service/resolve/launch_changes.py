@@ -2,7 +2,8 @@
 reading the launch again with these.
 
 A *change* is of one knob (a field of the layout) or of one switch (a setting that decides a field
-of the stack). *Written* settings are those with which the framework would run a layout.
+of the stack). *Written* settings are those with which the framework would run a layout. A job
+*stops* where the framework itself refuses to start it.
 """
 
 from __future__ import annotations

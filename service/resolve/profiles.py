@@ -168,7 +168,7 @@ class Profiles(UseCase):
         """
         with self._store.writing() as rows:
             profile = rows.profiles.get(id_)
-            rows.profiles.version(id_, version)
+            rows.profiles.version(id_, version)  # raises NotFound
             before = profile.active_version
             _set_active(rows, profile, version=version, etags=etags)
             whose = _whose(profile)

@@ -162,7 +162,7 @@ class _Measuring:
                 " out those that matter"
             )
             raise invalid_launch(self.text[:_MOST_SHOWN], rule)
-        if height > _DEEPEST + 1:
+        if height > _DEEPEST + 1:  # the values in the innermost object are a level too
             raise _too_deep(self.text)
         self.sizes[id(node)] = (count, height)
         return count, height

@@ -1,4 +1,5 @@
-"""Checks of what a launch format can express of the knobs, the fields of a layout."""
+"""Checks of what a launch format, one framework's settings, can express of the knobs, the fields of
+a layout. A value for which it has no setting is *inexpressible*."""
 
 from __future__ import annotations
 

@@ -146,7 +146,8 @@ def _clock_s(printed: str) -> float | None:
 
 
 def _with_own_times(attempt: Sequence[Step], window: int) -> list[Step]:
-    """Returns an attempt in which steps have their own times in place of means over a window."""
+    """Returns an attempt, the steps between two restarts, in which steps have their own times in
+    place of means over a window."""
     times = _own_times([step.time for step in attempt], window)
     return [replace(step, value=time, time=time) for step, time in zip(attempt, times, strict=True)]
 

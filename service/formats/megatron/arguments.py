@@ -5,7 +5,8 @@ Names and meanings are those of Megatron-Core 0.19; `versions` first translates 
 versions. Megatron prints the dump after it has filled in what follows from other arguments, so the
 dump also has arguments that a script leaves out. A missing argument that the dump should have is
 refused: it may have been cut off, and does not mean that the argument is off. Typed arguments come
-here from `service.formats.launch.megatron.reader`, which fills them in.
+here from `service.formats.launch.megatron.reader`, which fills them in. A pipeline *chunk* is
+consecutive layers of a stage, which has several where its schedule is interleaved.
 """
 
 from __future__ import annotations

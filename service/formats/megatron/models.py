@@ -117,6 +117,7 @@ def _layers(args: Arguments, layers: int) -> dict[str, Any]:
 
 def _attention(args: Arguments) -> dict[str, Any]:
     """Returns the attention of a listed layer, as a request writes it."""
+    # In a layer pattern, + and D are latent attention, D with an indexer.
     has_latent_letter = bool(set("+D") & set(pattern_of(args) or ""))
     is_latent = args.boolean("multi_latent_attention") or has_latent_letter
     fields: dict[str, Any] = {

@@ -1,7 +1,8 @@
 """The layouts of published runs: what a row states, and the alternatives that it leaves open.
 
 A *row* is one run as a JSON object; `training` is its part on the layout. A *habit* is what most
-runs of a stack do. Whatever it settles is appended to `assumed`, by the name of its field.
+runs of a stack do. Whatever it settles is appended to `assumed`, by the name of its field. A
+*chunk* is the consecutive layers of a pipeline stage, which has several where it is interleaved.
 """
 
 from __future__ import annotations

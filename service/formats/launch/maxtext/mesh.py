@@ -1,6 +1,7 @@
 """The mesh of MaxText: each axis has a degree within a slice (ici) and one across slices (dcn)
 (maxtext 0.2.5 configs/base.yml, utils/maxtext_utils.py create_device_mesh). A *slice* is the
-devices that ICI links join: a TPU slice, or the scale-up domain of GPUs."""
+devices that ICI links join: a TPU slice, or the scale-up domain of GPUs. A layout is
+*inexpressible* where no mesh of MaxText places its ranks as it does."""
 
 from __future__ import annotations
 

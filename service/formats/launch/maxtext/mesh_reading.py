@@ -1,6 +1,7 @@
 """Reads the mesh of a launch of MaxText: the degrees of its axes within slices (ici) and across
 slices (dcn), as the degrees, the ZeRO stage and the placement of a layout. A *slice* is the devices
-that ICI links join: a TPU slice, or the scale-up domain of GPUs."""
+that ICI links join: a TPU slice, or the scale-up domain of GPUs. A *reservation* is a setting that
+is not taken into account, or only in part."""
 
 from __future__ import annotations
 

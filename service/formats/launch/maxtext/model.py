@@ -1,4 +1,6 @@
-"""Models in MaxText's words: a name that it has a file for, or the sizes of its layers."""
+"""Models in MaxText's words: a name that it has a file for, or the sizes of its layers. A *block*
+is MaxText's name for the kind of all layers, such as llama2. A *reservation* is a setting that is
+not taken into account though it could change the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A layout as the arguments of Megatron-LM (pretrain_gpt.py), for megatron-core 0.19.2."""
+"""A layout as the arguments of Megatron-LM (pretrain_gpt.py), for megatron-core 0.19.2.
+
+An *argument* has a name, seq_length, and a *flag* that sets it, --seq-length. A job is
+*inexpressible* where no argument gives a value of it; the refusal says what to ask for instead.
+"""
 
 from __future__ import annotations
 

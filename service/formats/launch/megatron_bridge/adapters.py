@@ -1,6 +1,7 @@
 """Adapters in the fields of Megatron-Bridge: the LoRA that `cfg.peft` of a recipe is
 (megatron/bridge/peft/lora.py). A *target* is the group of matrices that requests name: attention,
-mlp or experts. A *scheme* is the kind of adapters, such as LoRA."""
+mlp or experts. A *scheme* is the kind of adapters, such as LoRA. A *reservation* is a setting that
+is not taken into account, or only in part."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The tools whose settings are translated into those of accelerate and the Trainer, each with its
-table of fields."""
+table of fields. A *dialect* is the names and values that one such tool has for its settings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reads which of a model's own parameters LLaMA-Factory 0.9.5 trains (model/adapter.py;
 v1/plugins/model_plugins/peft.py). `trainer` has settings under the names of the Trainer, `settings`
-those of LLaMA-Factory."""
+those of LLaMA-Factory. A *reservation* is a setting that is not taken into account."""
 
 from __future__ import annotations
 

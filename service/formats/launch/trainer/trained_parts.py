@@ -1,5 +1,5 @@
 """Reads which of a model's own parameters are trained, from the names of modules, numbers of layers
-and patterns that tools have for them."""
+and patterns that tools have for them. The *parts* of a model are its layers, embedding and head."""
 
 from __future__ import annotations
 
