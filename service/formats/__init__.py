@@ -1,2 +1,2 @@
-"""Formats of other tools, one a module: readers of Hugging Face configs, training logs, benchmark
-outputs and tables of published runs."""
+"""Formats of other tools, one a folder: Hugging Face configs, training logs, shell scripts, job
+descriptions, launch configurations, benchmark outputs and tables of published runs."""

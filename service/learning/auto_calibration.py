@@ -1,8 +1,9 @@
 """Calibrations that nobody asks for: the policy of a profile may say after how many reports one
 starts by itself, and after how many of a tenant's one of the tenant's own version.
 
-Of several processes on one database, only one at a time looks what is due for a profile and does
-it: it holds a lease. What was done is kept under an Idempotency-Key that no request can have.
+A version is *shared* by all tenants, or a tenant's *own*. *Informative* reports tell of time or
+memory. Of several processes on one database, only one at a time looks what is due for a profile and
+does it: it holds a lease. What was done is kept under an Idempotency-Key that no request can have.
 """
 
 from __future__ import annotations
@@ -146,6 +147,7 @@ def _due_calibration(rows: Rows, profile: ProfileRow) -> _DueCalibration | None:
         return None
     latest = rows.profiles.latest(profile.id)
     received = ReportFilter(profile_id=profile.id, received_since=latest.created_at)
+    # The number of times is part of the key, so that each calibration is made once.
     times = rows.reports.count_informative(received) // after
     if not times:
         return None
@@ -168,6 +170,7 @@ def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
     runs = rows.reports.last_informative_ids(ReportFilter(tenant=tenant), MOST_OWN)
     benchmarks = rows.benchmarks.last_ids(tenant, MOST_OWN)
     last = rows.profiles.find_latest(id_)
+    # `recent` has the ids of the reports and benchmarks that the last version has learnt.
     learnt = set[str](last.learnt["recent"]) if last is not None and last.learnt else set[str]()
     new = len({*runs, *benchmarks} - learnt)
     is_outdated = last is not None and (

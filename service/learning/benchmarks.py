@@ -1,5 +1,9 @@
 """Micro-benchmarks (collectives and matrix products): stored beside what the models predict of
-them, and learnt from."""
+them, and learnt from.
+
+An *offset* is how far the machine lies from published machines in one coefficient of the cost
+model. *Published* coefficients are those of published runs alone.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """The input of a calibration: the reports and benchmarks that the version it starts from has not
-learnt yet."""
+learnt yet.
+
+A *group* is the measurements of one tenant on one chip and stack. It *waits* until other tenants
+measure alike. A tenant's *own* version is learnt from its reports alone, and predicts only for it.
+"""
 
 from __future__ import annotations
 
@@ -110,6 +114,7 @@ class CalibrationInput:
         if held_out is not None:
             timed = [run for run in self.runs if run.step_time_s is not None]
             timed.sort(key=lambda run: run.report_id)  # the order of `held_out`
+            # Log measured less its log residual is the log of the active version's prediction.
             residuals = log_residuals(timed, Profile.from_json(self.active.content))
             held_out = replace(held_out, before=held_out.measured - residuals)
         return replace(calibration, held_out=held_out, held_out_memory=None)
@@ -260,6 +265,7 @@ def _unlearnt_reports(
 ) -> list[ReportRow]:
     """Returns the reports that the filter selects and that are not learnt yet, oldest first.
     Reports of a group that waits for others to agree are read again from its first id on."""
+    # Informative are reports of a step time, of memory, or of a failure for want of it.
     reports = [*rows.reports.informative(replace(report_filter, after_id=learnt["through"]))]
     for group, first in _waiting(learnt).items():
         if not group.of_benchmarks:

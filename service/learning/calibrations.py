@@ -1,5 +1,9 @@
 """Calibrations: a new version of a profile is learnt from the reports made under it; or, of a
-tenant's own profile, from what that tenant reported."""
+tenant's own profile, from what that tenant reported.
+
+A version is *promoted* when it becomes the active one, with which predictions are made. `base` is
+the version that is learnt on top of. *Held-out* runs were not learnt, and show its error.
+"""
 
 from __future__ import annotations
 
@@ -202,6 +206,7 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion:
     """Fits a new version of a shared profile and decides whether it is to be activated, without
     storing it. A version that may be activated learns only what several tenants agree on. Raises
     NothingToLearn."""
+    # Reports that are being written have earlier ids: none may appear after the input is read.
     with store.writing() as rows:
         cutoff = rows.arrivals.wait_for_writers()
     with store.reading() as rows:

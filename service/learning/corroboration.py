@@ -178,6 +178,7 @@ def _agreed_level(own: float, levels: list[float], min_tenants: int, margin: flo
     distances = sorted((abs(level) for level in levels if _agree(own, level, margin)), reverse=True)
     if len(distances) < min_tenants:
         return None
+    # At least `min_tenants` levels lie this far from the profile, or further.
     return math.copysign(min(abs(own), distances[min_tenants - 1]), own)
 
 
@@ -206,6 +207,7 @@ def _agreed_part(run: StoredRun, shifts: _Shifts) -> StoredRun | None:
         reserved_bytes=_scaled(run.reserved_bytes, memory_factor),
         out_of_memory=run.out_of_memory and (group, _OUT_OF_MEMORY) in shifts,
     )
+    # Parts of a step are only learnt with its time.
     says_something = agreed.out_of_memory or agreed.step_time_s or agreed.reserved_bytes
     return agreed if says_something else None
 

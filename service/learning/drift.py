@@ -1,5 +1,9 @@
 """Drift tells whether runs of one kind have become slower or faster for good: a change of level in
-their residuals. Differences in what they trained and on whose machines are allowed for."""
+their residuals. Differences in what they trained and on whose machines are allowed for.
+
+A *residual* is the log of measured over predicted step time. Its *level* is the median over a
+stretch of time, and a *series* has the runs of one kind in the order of time.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +138,7 @@ def _change_answer(runs: Sequence[MeasuredReport], change: Change, end: int) -> 
 def _sentence(runs_of: str, changes: Sequence[ChangeAnswer], runs: int) -> str:
     """Returns a sentence on the last change, such as "llama-3.1 on h100 with megatron: 12% slower
     since ...". `runs_of` names the kind of run, and `runs` counts them."""
-    if runs < 2 * MIN_RUNS:
+    if runs < 2 * MIN_RUNS:  # a change has so many before it, and as many after it
         counted = "1 run" if runs == 1 else f"{runs} runs"
         return f"{runs_of}: {counted}, and it takes {2 * MIN_RUNS} to tell a change"
     if not changes:

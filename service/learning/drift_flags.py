@@ -1,5 +1,6 @@
-"""Flags of runs after a change of level. They are worked out when reports are read, and not stored:
-a later report or a withdrawal may move a change, or undo it."""
+"""Flags of runs after a change of level: from then on, runs of one kind take longer or shorter than
+predicted for good. They are worked out when reports are read, and not stored: a later report or a
+withdrawal may move a change, or undo it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The examination of a run: what was measured of it, beside what is predicted, and what would be
-better."""
+better. A *remedy* is a change of the layout, or of a setting of the framework, that helps it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def examine(store: Store, run: ExplainedRun, deadline: Deadline) -> Examination:
     """Predicts the run as it was, checks its layout, and looks for what would be better."""
     problem = run.problem
     prediction = None
-    if first_broken(problem, Layouts.of([run.layout]))[0] < 0:
+    if first_broken(problem, Layouts.of([run.layout]))[0] < 0:  # -1: no rule is broken
         (prediction,) = predict_layouts(problem, [run.layout], run.profile)
     speed = _measured_speed(run, prediction)
     memory_shown = run.memory_shown(prediction)
@@ -76,7 +76,7 @@ def _failed_gib(
     failed_gib = least_failed_gib(out_of_memory_runs(store, run.problem, run.profile))
     if prediction is None or memory_shown.outcome == "not_known":
         return failed_gib
-    if memory_shown.outcome == "ran_out":
+    if memory_shown.outcome == "ran_out":  # this run is one of those that failed
         return min(failed_gib, prediction.needed_gib)
     return failed_gib if failed_gib > prediction.needed_gib else math.inf
 

@@ -49,7 +49,7 @@ def _failure_kind(examination: Examination) -> FailureKind:
     prediction = examination.prediction
     if prediction is None:
         return "broken_rule"
-    probability = prediction.fit_probability
+    probability = prediction.fit_probability  # that the run has enough memory
     if examination.memory_shown.outcome == "ran_out":
         return "unlikely_out_of_memory" if probability >= SAFE_FIT_PROBABILITY else "out_of_memory"
     return (

@@ -1,5 +1,9 @@
 """Runs to be explained: what ran, what it measured and what its log says, from any form in which a
-run is told of."""
+run is told of.
+
+The *subject* of a request is what ran: a question with its layout, given by fields, by an earlier
+answer, by a launch, or by the arguments in a log. *Members* are fields of a request.
+"""
 
 from __future__ import annotations
 

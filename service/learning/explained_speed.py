@@ -1,4 +1,8 @@
-"""The speed of a run: where its time goes, and what makes the gap to its prediction."""
+"""The speed of a run: where its time goes, and what makes the gap to its prediction.
+
+A *term* is a part of the predicted step time, such as compute. A *switch* is a setting of the
+framework that decides a field of the stack.
+"""
 
 from __future__ import annotations
 
@@ -131,6 +135,7 @@ def _suspected_switches(
     for change in sorted(examination.check.single_changes, key=distance):
         if change.switch is None or change.knob in stated_fields:
             continue
+        # Whoever states no switch runs with the default, which may not be what was assumed.
         if change.after != change.switch.default_at().value:
             continue
         # The default closes at least _LEAST_EXPLAINED of the gap.

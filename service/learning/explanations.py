@@ -2,7 +2,8 @@
 
 The run is read (`explained_runs`) and examined (`examination`). Each part of the answer has a
 module: `explained_speed`, `explained_failure`, and `log_observations` on what the log itself
-shows. `first_fix` picks from them what to do first.
+shows. `first_fix` picks from them what to do first. A *remedy* is a change that helps the run, of a
+field of the layout (a *knob*) or of a setting of the framework (a *switch*).
 """
 
 from __future__ import annotations

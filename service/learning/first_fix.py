@@ -1,4 +1,8 @@
-"""The first thing to do about a run that was explained."""
+"""The first thing to do about a run that was explained.
+
+A *remedy* is a change of the layout, or of a setting of the framework. It is *safe* where it surely
+fits into memory. Its *gain* is the share by which steps an hour grow.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +149,7 @@ def _fit_words(remedy: Remedy) -> str:
     words = f": it then fits with a probability of {percent(remedy.fit_probability)}"
     if remedy.gain is None or abs(remedy.gain) < LEAST_GAIN:
         return words
-    change = abs(1 / (1 + remedy.gain) - 1)
+    change = abs(1 / (1 + remedy.gain) - 1)  # of a step's time, for a gain in steps an hour
     return f"{words}, and a step takes {change:.0%} {'less' if remedy.gain > 0 else 'longer'}"
 
 

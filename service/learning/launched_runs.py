@@ -1,4 +1,5 @@
-"""Runs that are told of by the launch that started them, as reports that describe them."""
+"""Runs that are told of by the launch that started them, as reports that describe them. *Members*
+are the fields of a request. A *reservation* is a setting that was not understood."""
 
 from __future__ import annotations
 

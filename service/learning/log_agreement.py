@@ -1,6 +1,10 @@
 """Holds a training log against what a request says of the run, or the answer that it is linked to:
 the arguments that it dumps, the facts that it states, the devices that it names, and what its steps
-print beside the time. A log that contradicts is refused, with both values."""
+print beside the time. A log that contradicts is refused, with both values.
+
+A run is *linked* where the request names an earlier answer, which says what ran. A *fact* is a
+figure that a log states outside of its steps; a *statement* is a line that states one.
+"""
 
 from __future__ import annotations
 
@@ -255,6 +259,7 @@ def _require_flops(resolved: ResolvedQuestion, reading: logs.Reading) -> None:
     ):
         return
     tokens = problem.workload.tokens
+    # Attention counts for nothing in the fewest, and over all keys in the most.
     fewest, most = (
         model_flops(problem.architecture, problem.workload, count) / tokens
         for count in ("none", "full")

@@ -1,5 +1,9 @@
 """Runs as their training logs tell of them: what ran, how fast and when is read from the log, where
-it says so."""
+it says so.
+
+A *reading* is the step time that the log shows, with its grounds. A run is *linked* where the
+request names an earlier answer, which says what ran; else the request or the log describes it.
+"""
 
 from __future__ import annotations
 
@@ -159,7 +163,7 @@ def require_run(submission: LogSubmission, contents: LogContents) -> None:
     """Raises the refusal of a log that has no usable step, with hints added to it. A run that
     failed before its first step is not refused."""
     refusal = contents.refusal
-    if refusal is None:
+    if refusal is None:  # the log has steps
         return
     has_failed = submission.outcome not in (None, "ok")
     ran_out = contents.tells_out_of_memory or contents.ends_killed_by_host

@@ -1,4 +1,5 @@
-"""The metrics of the database, and of the sweeps and profiles in it."""
+"""The metrics of the database, and of the sweeps and profiles in it, as Prometheus scrapes them.
+*Drift* is a lasting change of how long runs of one kind take, beside what is predicted."""
 
 from __future__ import annotations
 

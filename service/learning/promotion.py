@@ -1,5 +1,9 @@
 """Promotion decides whether the version that a calibration made takes the place of the active one,
-and says why not if it does not."""
+and says why not if it does not.
+
+*Held-out*, or *unseen*, runs were reported and not learnt, so that they show the error of the new
+version. A *kind* of runs is a chip or a stack. The *margin* is that of the profile's policy.
+"""
 
 from __future__ import annotations
 
@@ -68,6 +72,7 @@ def compare_on_latest_runs(
     spreads = [after.neighbourhood(run.problem.neighbourhood_scopes).total for run in runs]
     return ProfileComparison(
         measured=measured,
+        # Measured less residual, in logarithms, is what the profile predicts.
         before=measured - log_residuals(runs, before),
         after=measured - log_residuals(runs, after),
         spread=np.array(spreads),
@@ -95,6 +100,7 @@ def judge(
     then move it as far as fleets are known to differ (models.calibration.fleet_effects).
     """
     outliers = len(calibration.outliers)
+    # Most runs are not explained: likely they are described wrongly, or of another unit.
     if 2 * outliers > calibration.observations:
         return _not_promoted(
             f"{outliers} of {calibration.observations} reports are outliers: no coefficient"

@@ -77,7 +77,7 @@ def _few_of_each_kind(published: Sequence[PublishedRun]) -> list[PublishedRun]:
     passed: Counter[tuple[str, str, bool]] = Counter()
     sample: list[PublishedRun] = []
     for run, kind in zip(runs, kinds, strict=True):
-        stride = max(sizes[kind] // _RUNS_OF_A_KIND, 1)
+        stride = max(sizes[kind] // _RUNS_OF_A_KIND, 1)  # every run where there are few
         if passed[kind] % stride == 0 and passed[kind] // stride < _RUNS_OF_A_KIND:
             sample.append(run)
         passed[kind] += 1

@@ -1,4 +1,5 @@
-"""Replays: what earlier questions would be answered under another version of the profile."""
+"""Replays: what earlier questions would be answered under another version of the profile, before
+that version is activated. The layouts are those of the earlier answers; none is searched anew."""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """Many reports in one request. Each is stored or refused by itself, unless the request asks for all
-or nothing."""
+or nothing.
+
+A *part* is a few hundred reports that are predicted together. An *outcome* is the row to store for
+one report, or what is wrong with it. A *checkpoint* lets other tenants' batches come first.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class ReportFeed:
     def after(self, topic: str, place: str) -> EventBatch:
         """Returns the next reports of a topic after the one with the id `place`, oldest first."""
         with self._of(topic).reading() as rows:
-            # Else a report with an earlier id could become visible after the stream has passed it.
+            # Else a report with an earlier id could be committed after the stream has passed it.
             rows.arrivals.wait_for_writers()
             reports = rows.reports.oldest(ReportFilter(after_id=place), _AT_ONCE)
         return EventBatch(

@@ -1,5 +1,9 @@
 """Reports as they come in: each is resolved to a run, runs of one question are predicted together,
-and each is set beside its prediction."""
+and each is set beside its prediction.
+
+The *subject* of a report is what ran: a layout with the question that it answers. A *refusal* is
+the error for which one report of several is not stored.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +133,7 @@ class _Ingestion:
 
     def _run(self, report: ReportForm, received: str) -> _ReportedRun:
         """Returns a report with its question resolved and its layout completed by the stack. Raises
-        DomainError or ServiceError for what cannot be."""
+        DomainError or ServiceError where what it names is unknown or contradicts itself."""
         submission, subject = self._submission_and_subject(report)
         subject = with_software_age(subject, submission, self._profile.software_year)
         resolved = self._resolver.resolve(subject.question)

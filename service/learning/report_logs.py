@@ -1,4 +1,5 @@
-"""Training logs as reports."""
+"""Training logs as reports: what was measured is read from the log, and what ran from the request,
+its launch, or the arguments that the log prints."""
 
 from __future__ import annotations
 

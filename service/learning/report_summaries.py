@@ -1,4 +1,5 @@
-"""Statistics of the residuals of reports, overall and by chip, stack, week and so on."""
+"""Statistics of the residuals of reports, overall and by chip, stack, week and so on. A *residual*
+is the log of measured over predicted step time; a *bucket* is an hour, day, week or month."""
 
 from __future__ import annotations
 
@@ -126,12 +127,14 @@ def _grouped(
 def _statistics(tallies: Sequence[_Tally]) -> ResidualStatistics:
     """Returns the statistics of several tallies together: outcomes, quantiles of the log residuals,
     and the share within the interval. A statistic is None where nothing was measured."""
+    # The empty array is there for no tallies, which `concatenate` refuses.
     residuals = np.concatenate([np.zeros(0), *(np.array(tally.residuals) for tally in tallies)])
     outcomes = sum((tally.outcomes for tally in tallies), Counter[str]())
     within = sum((tally.within_interval for tally in tallies), Counter[bool]())
     low = median = high = median_abs_error = None
     if len(residuals):
         low, median, high = np.quantile(residuals, (0.1, 0.5, 0.9)).tolist()
+        # A residual is log(measured / predicted), so this is |predicted / measured - 1|.
         median_abs_error = float(np.median(np.abs(np.expm1(-residuals))))
     return ResidualStatistics(
         reports=outcomes.total(),

@@ -43,7 +43,7 @@ def _reports_start(text: str) -> int | None:
             depth += 1
         elif token[0] in "}]":
             depth -= 1
-        elif depth == 1:
+        elif depth == 1:  # a text directly in the outermost object, which may be a name
             bracket = _LIST.match(text, token.end())
             if bracket is not None and _is_name(token[0]):
                 return bracket.end()

@@ -1,4 +1,8 @@
-"""Reports of what was measured: stored beside a prediction, listed, and withdrawn."""
+"""Reports of what was measured: stored beside a prediction, listed, and withdrawn.
+
+A *flag* is a sentence on what is odd about a run: it lies outside its prediction interval, or comes
+after *drift*, a lasting change of how long such runs take.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Why a run took another time than predicted, as a sentence."""
+"""Why a run took another time than predicted, as a sentence.
+
+A *term* is a part of the predicted step time, such as compute; a *part* is one that was measured.
+The *gap* is measured less predicted time. The *suspect* is the term that most likely makes it.
+"""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ def step_time_changes(
             changes[problem.cluster.chip.id, problem.stack.calibrated_as].append(float(change))
     timed = [run for run in reported if run.step_time_s is not None]
     if timed:
+        # The measured time cancels out, and log(predicted after / predicted before) is left.
         moved = log_residuals(timed, before) - log_residuals(timed, after)
         for run, change in zip(timed, moved, strict=True):
             changes[run.chip, run.stack].append(float(change))

@@ -1,5 +1,8 @@
 """The part of every answer beside its numbers: the request as it was understood, the profile, the
-catalogue entries, conventions and assumptions."""
+catalogue entries, conventions and assumptions.
+
+The *grounds* are all of that; the *basis* is the grounds with the answer's id and time.
+"""
 
 from __future__ import annotations
 

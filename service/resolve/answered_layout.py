@@ -1,5 +1,9 @@
 """Finds the layout that a request means when it names an earlier answer, and the question that the
-layout answered."""
+layout answered.
+
+An answer is a prediction, a recommendation or a check of a job. A *choice* is a layout with a name
+in a recommendation, such as "simplest". A *rank* is a place among an answer's layouts, from 1.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +64,7 @@ def layout_of_recommendation(
     "simplest"; without either, the recommended one. Its rank is None if it is not among the
     ranked."""
     document = rows.answers.recommendation(id_).document
+    # The best choice may be of another cluster or stack than the request names first.
     document["request"].update(best_cluster_and_stack(document))
     layouts = RecommendedLayouts.of(document)
     ranked = [prediction["layout"] for prediction in layouts.ranked]
@@ -80,6 +85,7 @@ def legal_run(
     catalogue. Raises an error where the layout is no longer legal: an answer may be older than a
     rule."""
     layout = layout_fields.build()
+    # Limits on the search do not bind a layout that is stated: `lifted` raises those it exceeds.
     problem = lifted(resolver.resolve(question).problem, layout)
     require_legal(problem, layout)
     return problem, layout

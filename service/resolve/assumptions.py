@@ -1,5 +1,9 @@
 """Says in words what a request left open and the service settled, and where the models know less
-than it may seem."""
+than it may seem.
+
+A *switch* is a setting of the framework that decides a field of the stack; answers list switches
+apart. A *knob* is a field of a layout.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +147,7 @@ def empty_chunk_assumptions(name: str, prediction: PredictedLayout) -> Iterator[
 
 def software_date_assumptions(report: RunSubject, completed: StackForm) -> Iterator[str]:
     """Yields a sentence on the age of a run's software, if only the date of the run tells it.
-    `completed` is the stack with that age."""
+    `completed` is the stack with that age. A run linked to an answer has the answer's software."""
     if not (report.is_linked or completed == report.stack or isinstance(completed, str)):
         yield (
             f"stack.age_years is {completed.age_years:g}: the software is as old as measured_at,"
@@ -443,13 +447,14 @@ def _overlap(problem: Problem) -> Iterator[str]:
     the framework decides are left out, because switches are listed apart."""
     stack = problem.stack
     axes = ("data", "tensor", "expert", "pipeline")
-    hidden = [axis for axis in axes if getattr(stack, f"overlap_{axis}")]
+    hidden = [axis for axis in axes if getattr(stack, f"overlap_{axis}")]  # beside compute
     # Some stacks overlap tensor-parallel traffic only in some precisions.
     if stack.overlap_tensor and not problem.overlaps_tensor:
         hidden.remove("tensor")
     if not hidden:
         yield f"no traffic runs beside compute: {stack.id} has it so"
         return
+    # Axes that no switch names: answers say nothing else of their overlap.
     unnamed = [axis for axis in hidden if not _has_switch(stack, f"overlap_{axis}")]
     if not unnamed and stack.overlap_zero1:
         return

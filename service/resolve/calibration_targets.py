@@ -67,8 +67,9 @@ def needed_gib(runs: Sequence[Run], profile: Profile) -> Array:
 def _predicted(
     runs: Sequence[Run], profile: Profile, figure: Callable[[Predictions], Array]
 ) -> Array:
-    """Returns one figure of each run's prediction, picked by `figure`; shape (runs,). Runs that
-    share a problem object are predicted together, which is far cheaper than one by one."""
+    """Returns one figure of each run's prediction, picked by `figure`; shape (runs,). Runs whose
+    problem is one object, as of equal questions, are predicted in one batch, which is far cheaper
+    than one by one."""
     indices_by_problem: dict[int, list[int]] = {}
     for i, run in enumerate(runs):
         indices_by_problem.setdefault(id(run.problem), []).append(i)

@@ -1,4 +1,5 @@
-"""The clusters that a recommendation may run on: the question's own, and the alternatives."""
+"""The clusters that a recommendation may run on: the question's own, and the alternatives. An
+*allocation* is a list of nodes that the caller holds, with their chips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Lists the catalogue, shipped entries and registered ones, and registers new versions."""
+"""Lists the catalogue, shipped entries and registered ones, and registers new versions.
+
+*Shipped* entries come with the service, *registered* ones from tenants. The *kind* of an entry is
+chips, clusters, architectures or stacks.
+"""
 
 from __future__ import annotations
 

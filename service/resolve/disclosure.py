@@ -2,7 +2,7 @@
 
 All tenants share the versions of a profile, which are learnt from everybody's reports. What a
 tenant is shown of a version leaves out the reports of others, the chips and fabrics that only
-others have described, and when others measured.
+others have described, and when others measured. A *kind* of runs is those of one chip or fabric.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Disclosure:
         reason: str = document["promotion"]["reason"]
         errors = (document.get("unseen"), document.get("unseen_memory"))
         kinds = [kind["kind"] for held_out in errors if held_out for kind in held_out["kinds"]]
-        # service.learning.promotion writes the kind whose error grows in this way.
+        # The reason has the kind, such as a chip, whose error grows: service.learning.promotion
         if any(f" of {kind} " in reason for kind in kinds if not self._may_name(kind)):
             return "the error on runs of a chip of others grows by more than the margin"
         return reason

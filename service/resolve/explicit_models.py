@@ -1,5 +1,6 @@
 """A model in explicit fields, layer by layer, as a request may send it: the fields that
-service.schemas.layer_list reads, without those at their defaults."""
+service.schemas.layer_list reads, without those at their defaults. Equal layers are of one *kind*;
+`Members` are fields of a request."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def explicit_fields(architecture: Architecture) -> Members:
     """
     kinds = architecture.kinds
     kind_of_layer = [kind for kind, count in architecture.layer_runs for _ in range(count)]
-    parts = repetitions(kind_of_layer)
+    parts = repetitions(kind_of_layer)  # (times, layers) of each repeated stretch
     # Equal layers in a row are one entry with a count. A kind with several entries would be written
     # out as often.
     num_entries = sum(len([*groupby(part)]) for _, part in parts)

@@ -17,6 +17,7 @@ def chip_named_in(name: str, chips: Mapping[str, str]) -> str | None:
     `chips` has the chip of every known name."""
     parts = words(name)
     by_words = {tuple(words(known)): chip for known, chip in chips.items()}
+    # The longest part comes first, so that "a100 80gb" is found before "a100".
     for length in range(len(parts), 0, -1):
         for begin in range(len(parts) - length + 1):
             part = tuple(parts[begin : begin + length])

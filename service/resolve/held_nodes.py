@@ -1,4 +1,5 @@
-"""The cluster that the nodes of an allocation make, of which a job uses every chip."""
+"""The cluster that the nodes of an allocation make, of which a job uses every chip. An *allocation*
+is a list of nodes that the caller holds. A *domain* is the chips that scale-up links join."""
 
 from __future__ import annotations
 

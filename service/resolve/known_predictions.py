@@ -2,7 +2,8 @@
 answers, again and again.
 
 Problems and profiles are compared by identity, which is cheap. Another version of a profile or of a
-catalogue entry is another object, for which nothing is kept yet.
+catalogue entry is another object, for which nothing is kept yet. A *fleet* is the machines of one
+deployment.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def shown_prediction(problem: Problem, prediction: Prediction) -> PredictedLayou
 
 @cached_by_identity(_KEPT)
 def is_legal(problem: Problem, layout: Layout) -> bool:
-    return bool(first_broken(problem, Layouts.of([layout]))[0] < 0)
+    return bool(first_broken(problem, Layouts.of([layout]))[0] < 0)  # -1: no rule is broken
 
 
 @cached_by_identity(_PROFILES)

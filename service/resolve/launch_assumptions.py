@@ -1,4 +1,8 @@
-"""Sentences on what a launch leaves open, and on what is assumed for it."""
+"""Sentences on what a launch leaves open, and on what is assumed for it.
+
+The *origin* of a value that the launch does not write says in words where it comes from: a default
+of the framework, or another setting.
+"""
 
 from __future__ import annotations
 

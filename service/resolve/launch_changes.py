@@ -1,5 +1,10 @@
 """Changes of a launch in the words of its framework: which settings to write otherwise, found by
-reading the launch again with these."""
+reading the launch again with these.
+
+A *change* is of one knob (a field of the layout) or of one switch (a setting that decides a field
+of the stack). *Written* settings are those with which the framework would run a layout. A job
+*stops* where the framework itself refuses to start it.
+"""
 
 from __future__ import annotations
 
@@ -69,6 +74,7 @@ class LaunchChanges:
         for the launch with only these settings changed. None where no settings make the change."""
         written = self._written(change.problem, change.layout)
         for names in self._attempts(change, written) if written else ():
+            # None removes a setting; one that is typed so already is no change.
             changes = {
                 name: written.get(name)
                 for name in names

@@ -1,4 +1,8 @@
-"""Errors about a launch configuration and the request beside it, at the field that is to blame."""
+"""Errors about a launch configuration and the request beside it, at the field that is to blame.
+
+A *stop* is a setting at which the framework itself refuses to start. A *reservation* is a setting
+that was not understood. A *part* is a member of the question, such as `model` or `workload`.
+"""
 
 from __future__ import annotations
 

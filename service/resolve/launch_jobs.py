@@ -1,4 +1,9 @@
-"""Writes layouts of answers as launch configurations, which name the answer that they come from."""
+"""Writes layouts of answers as launch configurations, which name the answer that they come from.
+
+An *unsaid* field is a field of the stack that the prediction depends on, and that no setting of the
+launch format states. A job is *inexpressible* where the format has no setting for a value of it.
+The *rank* of a layout is its place in the answer; ranks on nodes are processes.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """Joins the parts of a question that a launch configuration says with those that the request says
-beside it."""
+beside it.
+
+A *part* is a member of the question: model, cluster, workload or stack. `reading` has those of the
+launch, `parts` those of the request. A *stop* is a setting at which the framework refuses to start.
+"""
 
 from __future__ import annotations
 
@@ -113,6 +117,7 @@ class Joining:
             if request_model is None:
                 return HuggingFaceConfig(dict(launch_fields))
             launch_fields = {}  # what the request itself says goes before a file beside it
+        # A launch that names a model of the catalogue has its name alone.
         name = launch_fields["name"] if launch_fields.keys() == {"name"} else None
         if request_model is None:
             if name is None and not launch_fields.keys() & {"num_layers", "hidden_size"}:
@@ -170,6 +175,7 @@ class Joining:
         workload = self.errors.validated(
             "workload", WorkloadFields, request_fields=request_fields, launch_fields=others
         )
+        # The launch's values that must equal the request's.
         binding = {
             name: value
             for name, value in launch_fields.items()
@@ -182,7 +188,8 @@ class Joining:
 
     def _yields_to_request(self, name: str) -> bool:
         """Returns whether the launch's value of a field of the workload gives way to the request's.
-        It does if it is a default, and a file that was not sent may override it."""
+        It does if it is a default (`default_origins`), and a file that was not sent may override it
+        (`is_open`)."""
         field = f"workload.{name}"
         origins = [field]
         if self.errors.counts_batch(field):

@@ -1,5 +1,5 @@
 """The nodes that the script of a launch asks Slurm and its launchers for, beside the cluster of the
-request."""
+request. A *domain* is the chips that scale-up links, such as NVLink, join."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def chips_on_node(command: Command | None, cluster: Cluster) -> int | None:
     more: scale-up links then end at the node. None if the script states no such nodes, or if the
     domain is larger than a machine, such as a rack that joins its nodes by scale-up links."""
     domain, chips = cluster.fabric.domain, _stated_chips(command, cluster)
+    # In a larger domain, a rack, scale-up links do not end at the node.
     is_part = domain is not None and chips is not None and chips < domain <= MOST_IN_MACHINE
     return chips if is_part else None
 

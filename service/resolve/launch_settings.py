@@ -1,4 +1,5 @@
-"""Layouts in the words of a framework: which settings differ between two of them."""
+"""Layouts in the words of a framework: the settings with which it runs one, by which two layouts
+are compared. A *format* is one framework's way of being told what to run."""
 
 from __future__ import annotations
 

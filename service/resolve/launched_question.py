@@ -1,5 +1,9 @@
 """Puts together what a launch configuration says and what the request says beside it: a plain
-question, and the layout to answer it for."""
+question, and the layout to answer it for.
+
+A *stop* is a setting at which the framework itself refuses to start. A *reservation* is a setting
+that was not understood though it could change the answer.
+"""
 
 from __future__ import annotations
 
@@ -122,6 +126,7 @@ def launched_question(
     question, layout, assumed = joining.joined()
     with joining.blaming_launch():
         resolved = resolver.resolve(question)
+    # A layout that the launch states need not lie within the limits of the search.
     if not any(stop.hides_layout for stop in stops):
         resolved = resolved.for_layouts([layout.with_stack_defaults(resolved.problem).build()])
     read = _launch_read(launch, reading, recognition, command, overruled, assumed)

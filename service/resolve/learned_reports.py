@@ -1,4 +1,5 @@
-"""The reports that moved a prediction, as answers name them."""
+"""The reports that moved a prediction, as answers name them, in groups by model, chip and stack.
+They are those that a calibration has learnt since the version that the answer compares with."""
 
 from __future__ import annotations
 

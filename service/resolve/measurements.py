@@ -42,7 +42,7 @@ def measured_speed(problem: Problem, measured: Measured, predicted_s: float) -> 
         )
         raise Invalid(f"measured.{form}", given, rule)
     mfu = mfu_of(problem, step)
-    if mfu["causal"] > 1:
+    if mfu["causal"] > 1:  # which counts the fewest FLOPs
         rule = (
             f"means a step of {rounded(step)} s and {mfu['causal']:.3g} times the chip's"
             " peak; check the unit"

@@ -1,5 +1,9 @@
 """Stores versions of profiles: seeds the shipped one, finds the one to predict with, and activates
-another."""
+another.
+
+The *shared* profile predicts for all tenants. A tenant's *own* profile, learnt from its reports
+alone, predicts for it instead while one of its versions is active.
+"""
 
 from __future__ import annotations
 
@@ -57,6 +61,7 @@ def seed(store: Store) -> None:
             return
         if rows.profiles.latest(shipped.id, "shipped").content_hash == _content_hash(shipped):
             return
+        # A calibrated version stays active: it was learnt from this installation's reports.
         was_shipped = rows.profiles.active(shipped.id).origin == "shipped"
         row = add_version(rows, shipped, "shipped", shipped_posterior())
         if was_shipped:
@@ -163,7 +168,7 @@ class Profiles(UseCase):
         """
         with self._store.writing() as rows:
             profile = rows.profiles.get(id_)
-            rows.profiles.version(id_, version)
+            rows.profiles.version(id_, version)  # raises NotFound
             before = profile.active_version
             _set_active(rows, profile, version=version, etags=etags)
             whose = _whose(profile)

@@ -41,7 +41,7 @@ def _by_position(document: Mapping[str, Any]) -> RecommendedLayouts:
     """Reads an answer that names its layouts by their positions in `layouts`."""
     predictions = [layout["prediction"] for layout in document["layouts"]]
     positions = {name: document.get(name) for name in _NAMES}
-    if document["bolder"] is not None:
+    if document["bolder"] is not None:  # an object that has its position as `layout`
         positions["bolder"] = document["bolder"]["layout"]
     by_name = {
         name: predictions[position] for name, position in positions.items() if position is not None

@@ -1,5 +1,9 @@
 """Turns the names in a question into the values that the models compute with, and records which
-catalogue entries those were."""
+catalogue entries those were.
+
+A *form* is what a request sends for one part, such as a name or an object with fields. A *pinned*
+form names a version, so that it means the same later. *Shipped* entries come with the service.
+"""
 
 from __future__ import annotations
 
@@ -389,6 +393,7 @@ class Resolver:
         chip = self.chip(fields.chip_with_links, "cluster.chip")
         with relocate_errors("levels", "cluster.levels"):
             fabric = fields.fabric(chip.value)
+        # Without links in the request they are those of the chip's data sheet.
         is_own_fabric = fields.levels is None and fields.torus is None
         used = chip.used if is_own_fabric else EntryUsed(name=fabric.id, source="given")
         if is_own_fabric and isinstance(fields.chip, str):

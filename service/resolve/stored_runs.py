@@ -1,5 +1,5 @@
 """Stored reports as typed runs. Whatever is computed from reports reads their JSON documents
-here."""
+here. The *run hash* of a report is the digest of its question with the layout that ran."""
 
 from __future__ import annotations
 
@@ -113,6 +113,7 @@ class StoredRuns:
     def _problem_and_layout(self, report: ReportRow) -> tuple[Problem, Layout]:
         """Returns the problem and the layout of a report's run. Equal runs share one problem
         object. Raises DomainError if the layout is no longer legal."""
+        # The hash is equal for reports of one question and layout.
         if report.run_hash not in self._by_run_hash:
             request = report.document["request"]
             problem = self._problem({name: request[name] for name in Question.model_fields})

@@ -1,5 +1,6 @@
 """The switches of the software that the prediction of a layout rests on, in the framework's own
-words."""
+words. A *switch* is a choice of the software that no layout makes, such as which kernel computes
+the loss. The value that is *taken* is the one that tuned recipes set."""
 
 from __future__ import annotations
 

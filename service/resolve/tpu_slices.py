@@ -89,7 +89,7 @@ def _expand_count(preset: ClusterPreset, version: str, count: int) -> ClusterPre
     """Returns the preset for a slice that is named by a count, such as v5p-256. The count may be of
     TensorCores. Raises Invalid if it makes no slice or contradicts the preset."""
     chip = _chip_name(version)
-    per_chip = _COUNTED_PER_CHIP[chip.removeprefix("tpu-")]
+    per_chip = _COUNTED_PER_CHIP[chip.removeprefix("tpu-")]  # 2 where the count is of TensorCores
     num_chips, remainder = divmod(count, per_chip)
     if remainder:
         rule = f"is odd, but counts TensorCores, of which a chip has {per_chip}"

@@ -33,7 +33,7 @@ def _attention_of(cfg: Config, block: Config) -> Attention | None:
     part = _described(block.inner("attention"))
     if part.flag("no_op", default=False):
         return None
-    group = part.size("n_heads_in_group")
+    group = part.size("n_heads_in_group")  # queries' heads for each key-value head
     num_heads = cfg.size("num_attention_heads")
     if num_heads % group:
         rule = f"must divide {cfg.where('num_attention_heads')} = {num_heads}"

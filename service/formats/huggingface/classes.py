@@ -1,4 +1,5 @@
-"""Defaults of the config classes, which hold where a config leaves a key out.
+"""Defaults of the config classes, which hold where a config leaves a key out. A *tower* is one of
+the models that make up a multimodal model, such as the one for text.
 
 `classes.json` has the defaults of the classes in transformers, which `python -m
 tests.launchers.model_code` writes, and `remote_classes.json` those of classes that are published

@@ -1,4 +1,5 @@
-"""Reads details of a model that change neither time nor memory, but that a framework must know."""
+"""Reads details of a model that change neither time nor memory, but that a framework must know,
+such as the epsilon of norms and the base of rotary positions."""
 
 from __future__ import annotations
 

@@ -141,8 +141,8 @@ def nemotron_h_experts(cfg: Config) -> Moe:
 
 
 def kimi(cfg: Config) -> Config:
-    """Returns the config with the sizes of delta attention as keys of its own; files from before
-    transformers 5 have them in an object. What Kimi-K3 adds is off in Kimi Linear by default."""
+    """Returns the config of Kimi Linear or Kimi-K3 with the sizes of delta attention as keys of its
+    own; files from before transformers 5 have them in an object. What K3 adds is off by default."""
     cfg = _untied(cfg).assuming(
         attn_res_block_size=None,
         first_k_dense_replace=1,

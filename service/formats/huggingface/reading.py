@@ -7,7 +7,8 @@ and so have the sizes of a text tower, from which transformers leaves out what e
 Of a multimodal model the *text tower* (its language model) is read, and on demand its encoder of
 images (`vision`); other towers are left out.
 
-A family that the cost model cannot describe goes into `unsupported.json`, with what is missing.
+A family is all models of one `model_type`; a *tower* is one of the models that make up a multimodal
+one. What the cost model cannot describe goes into `unsupported.json`, with what is missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A job that an object describes, as the text of a shell that starts it."""
+"""A job that an object describes, such as a Kubernetes Job, as the text of a shell that starts it.
+Its *header* is the machines that it asks for, as the options of Slurm that would ask for them."""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ def _job_of_object(document: Mapping[str, Any]) -> JobText | None:
     pods = [*_pods(spec, count=1, depth=0)][:_MOST_PODS]
     working = [pod for pod in pods if _gpus(pod.spec)] or pods
     entrypoint = spec.get("entrypoint")  # of a RayJob
-    for pod in (*working, *pods):  # mpirun is started by a pod without accelerators
+    # Pods with accelerators come first; mpirun is started by one without.
+    for pod in (*working, *pods):
         for container in as_list(pod.spec.get("containers")):
             text = str(entrypoint) if entrypoint else _command(as_mapping(container))
             if text:
@@ -109,6 +110,7 @@ def _pods(node: Mapping[str, Any], count: int, depth: int) -> Iterator[_Pod]:
     if as_list(node.get("containers")):
         yield _Pod(node, count)
         return
+    # An object says its count in one field, under the name that its kind has for it.
     counts = filter(None, (positive_integer(node.get(name)) for name in _COUNTS))
     replicas = next(counts, 1)
     for name, value in node.items():

@@ -1,4 +1,5 @@
-"""Tells objects that describe a job from other texts, and opens them."""
+"""Tells objects that describe a job from other texts, and opens them: a YAML or JSON object of
+Kubernetes, SkyPilot or a recipe becomes the command that it starts, with its variables."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Recipes in YAML that hold the arguments of a program as a mapping, beside what its image is made
-of."""
+"""Recipes: YAML files that hold the arguments of a program as a mapping, under a name such as
+MODEL_ARGS, beside its environment and what its container image is made of."""
 
 from __future__ import annotations
 

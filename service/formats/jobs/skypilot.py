@@ -49,7 +49,7 @@ def job_of(document: Mapping[str, Any]) -> JobText:
         files={
             str(name): str(text)
             for name, text in as_mapping(document.get("file_mounts")).items()
-            if isinstance(text, str) and "\n" in text
+            if isinstance(text, str) and "\n" in text  # a text, where others are paths or buckets
         },
     )
 

@@ -1,4 +1,5 @@
-"""Documents of settings in JSON or YAML, as dotted names and back.
+"""Documents of settings in JSON or YAML, as dotted names and back. A *reservation* says that a
+setting, or a file of settings that was not sent, is not taken into account.
 
 YAML is read with the safe loader of PyYAML; aliases are followed up to a number of values, for
 with them a short text makes a value that is endless to walk through.
@@ -187,7 +188,7 @@ def _are_alike(first: yaml.Node, second: yaml.Node) -> bool:
     """Returns True where two nodes have equal values. Aliases can make trees that are endless to
     walk, so the comparison gives up, as unequal, after as many nodes as a document of settings
     may have."""
-    uncompared = [(first, second)]
+    uncompared = [(first, second)]  # pairs of nodes
     for _ in range(_MOST_VALUES):
         if not uncompared:
             return True

@@ -1,4 +1,5 @@
-"""The facts of the frameworks' releases: the files of the folder `fields`."""
+"""The facts of the frameworks' releases: the files of the folder `fields`. A *placeholder* is a
+setting that no layout decides, such as the path of the data, for the caller to fill in."""
 
 from __future__ import annotations
 

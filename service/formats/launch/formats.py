@@ -1,4 +1,8 @@
-"""The launch formats, by name: which framework each is for, who writes it and who reads it."""
+"""The launch formats, by name: which framework each is for, who writes it and who reads it.
+
+A *format* is one framework's way of being told what to run. A *writer* turns a layout into its
+settings, and a *reader* turns a launch into a question and a layout.
+"""
 
 from __future__ import annotations
 

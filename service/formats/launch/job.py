@@ -1,5 +1,9 @@
 """A launch configuration has two parts, whatever the framework: the job that it starts, and the
-configuration itself."""
+configuration itself.
+
+A *stop* is a setting at which the framework itself refuses to start. A *reservation* is a setting
+that is not understood and could change the answer. A *knob* is a field of a layout.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Recognises the format of a launch text by the names of its settings."""
+"""Recognises the format of a launch text by the program that it starts, or else by the names of its
+settings. A *format* is one framework's way of being told what to run."""
 
 from __future__ import annotations
 
@@ -135,6 +136,7 @@ def recognized(text: str, files: LaunchFiles) -> Recognized | None:
             if launcher in named:
                 return Recognized(format_, f"the launcher {launcher}")
         names |= _names(" ".join(command.words))  # of a script that was sent
+    # The format with most of the names, if it has two and no other has as many.
     matches = _counts_by_format(names)
     likely = max(matches, key=lambda name: matches[name])
     has_tie = sorted(matches.values())[-2] == matches[likely]  # with the second most
@@ -165,6 +167,7 @@ def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | Non
     # `likelihood` is below 0 for names of other work, and above 1 for names of training.
     has_settings = any(re.match(r"-|[\w.+]+=", word) for word in command.words)
     is_launch = set(launchers(words)) - {"srun", "sbatch", "mpirun", "mpiexec"}
+    # A likelihood below 0 is of a name that says that it does something else than training.
     if likelihood(words) < 0 or not (has_settings or is_launch or likelihood(words) > 1):
         return program, _TRAINS_NOTHING
     return None

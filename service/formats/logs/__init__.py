@@ -1,7 +1,8 @@
 """Training logs. `read` takes the log of a run, of any framework that it knows, and answers with
 the step time.
 
-The text is read line by line (`lines`). Each dialect (`megatron`, `nemo`, `torchtitan`, `maxtext`)
+The text is read line by line (`lines`). A *dialect* is the form in which one framework prints its
+steps. Each dialect (`megatron`, `nemo`, `torchtitan`, `maxtext`)
 turns its lines into steps (`steps`). Of these `step_selection` keeps the ones that say how long a
 step takes, and `speed_regimes` finds where the speed changed for good. `reading` puts the answer
 together. `formats.megatron` reads the question that a run answers off the arguments in its log;

@@ -1,5 +1,9 @@
 """All that the text of a log is looked through for, in one go: what its lines say of the run, how
-the run ended, and what an explanation quotes. The text is not needed after that."""
+the run ended, and what an explanation quotes. The text is not needed after that.
+
+A *reading* is the step time and its grounds. A *symptom* is a line in which the software or a
+device itself says that something makes the run slow.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +90,7 @@ def contents(text: str, framework: str | None, global_batch: int | None) -> LogC
         reading = read(text, framework, global_batch)
     except Invalid as error:
         refusal = error
-        printed = read_arguments(text, framework)
+        printed = read_arguments(text, framework)  # a run that crashed early still prints them
     framework_of_steps = None if reading is None else reading.framework
     return LogContents(
         reading=reading,

@@ -64,7 +64,7 @@ def _throughput(log: Log) -> Findings:
         statement.value for statement in stated_facts(log.text) if statement.fact == "global_batch"
     }
     batch = int(batches.pop()) if len(batches) == 1 else None
-    findings.in_samples = batch is None
+    findings.in_samples = batch is None  # the reader multiplies by the batch of the request
     mark = next((mark for mark in _RATE_MARKS if mark in log.text), _RATE_MARKS[0])
     for line, before, after in log.around(mark):
         number = _STEP_OF_RATE.search(before)

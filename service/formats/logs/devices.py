@@ -1,6 +1,10 @@
 """Names of accelerators as drivers and frameworks print them: `NVIDIA H100 80GB HBM3` in the lines
 of nvidia-smi and nccl-tests, `AMD Instinct MI300X` in those of rocm-smi, `TPU v5p` of JAX,
-`Intel(R) Data Center GPU Max 1550` of Level Zero, `Ascend910B2` of CANN."""
+`Intel(R) Data Center GPU Max 1550` of Level Zero, `Ascend910B2` of CANN.
+
+The *family* is the product without its variant, such as h100; the *form* is how it is mounted: SXM,
+PCIe or NVL. *Bins* are variants of one chip that differ in speed, such as 910B2 and 910B3.
+"""
 
 from __future__ import annotations
 
@@ -75,6 +79,7 @@ class PrintedDevice:
         """Returns the chips that may print this name: all of its family, narrowed by memory and
         form where some chip of the family has these."""
         candidates = [chip for chip in chips if self.family in _families_of(chip.name)]
+        # Ids of the catalogue say memory and form where a family differs in them: a100-40gb.
         with_memory = [chip for chip in candidates if f"{self.memory_gb}gb" in chip.id.split("-")]
         candidates = with_memory or candidates
         with_form = [chip for chip in candidates if self.form and f"-{self.form}" in chip.id]

@@ -68,6 +68,7 @@ def last_error(text: str) -> str | None:
     that one of its processes failed is taken only where there is nothing else."""
     lines = [line[:_LINE_REACH] for line in Log(text).text.splitlines()]
     of_processes = [line for line in lines if not _OF_THE_LAUNCHER.search(line)]
+    # In the order of how much they explain.
     for pattern, candidates in (
         (_EXCEPTION, of_processes),
         (_OTHER_LAST_WORDS, of_processes),

@@ -68,6 +68,7 @@ def _journal(log: Log) -> list[Step]:
         if match is None or elapsed_s is None:
             continue
         number = int(match[1])
+        # A number or a clock that falls back begins another run, whose first line has no mean.
         if last_number is not None and number > last_number and elapsed_s >= last_elapsed_s:
             seconds = (elapsed_s - last_elapsed_s) / (number - last_number)
             steps.append(_step(line, number, seconds, before + after))

@@ -2,7 +2,8 @@
 progress bar are taken apart.
 
 Dialects match only a limited number of characters around the mark that they look for, so that a
-line of many megabytes costs no more than its length.
+line of many megabytes costs no more than its length. A *mark* is plain text, such as "step:", that
+each line of a kind contains.
 """
 
 from __future__ import annotations
@@ -128,6 +129,7 @@ class Log:
         last_piece = 0
         for number, raw in enumerate(self._lines, 1):
             line = raw.rstrip("\r")
+            # The line before reaches the terminal's width, so that this one may be its rest.
             is_full = last_piece >= width - _TRIMMED_SPACES
             if not every_full_line:
                 is_full = is_full and not _RECORD_START.match(line)
@@ -177,7 +179,7 @@ class Log:
             return
         inside = False
         for number, line in self._numbered_lines():
-            if last in line or first in line:
+            if last in line or first in line:  # a ruler, which is itself not part of a section
                 inside = last not in line
             elif inside:
                 yield Line(number, line.rstrip("\r"))
@@ -194,6 +196,7 @@ class Log:
     @property
     def is_text(self) -> bool:
         """Returns False for binary data, by a sample of the beginning."""
+        # A twentieth: damaged logs have a few such characters, binary data has far more.
         sample = self.text[:_SAMPLE_CHARACTERS]
         return sum(map(sample.count, _BINARY_CHARACTERS)) <= len(sample) / 20
 

@@ -67,7 +67,8 @@ def _read(line: Line, before: str, after: str, findings: Findings) -> None:
             finite=is_finite(_LOSS.search(after)),
             is_start=index == 0,
             is_ramp_up=_RAMP_UP.search(before[-_RAMP_UP_REACH:]) is not None,
-            tokens=seconds * rate if rate else None,
+            tokens=seconds * rate if rate else None,  # the rate is of this step's own seconds
+            # FLOP/s of a device over its tokens/s.
             flops_per_token=tflops * 1e12 / rate if tflops and rate else None,
         )
     )

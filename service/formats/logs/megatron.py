@@ -2,6 +2,7 @@
 
 `elapsed time per iteration (ms)` is the mean over the iterations since the last such line. Where
 forks print "current/average", the first is read. Primus prints tokens per second and GPU beside it.
+The *dump* is the list of all arguments that Megatron prints between two rulers at its start.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ def _read(line: Line, findings: Findings) -> None:
     """Adds the step of "iteration 10/ 500 | elapsed time per iteration (ms): 5321.0 | lm loss:
     2.3E+00 |" to the findings, or notes that it could not be read."""
     if _MARK not in line.text:
+        # Other lines than those of steps say "iteration" too, such as those of evaluation.
         if _CUT_OFF.search(line.text[:_LINE_REACH]):
             findings.add_unread(line, "it has no elapsed time")
         return
@@ -136,6 +138,7 @@ def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -
         finite=is_finite(_LOSS.search(after)) and not failed,
         batch=int(batch.group(1)) if batch else None,
         tokens=seconds * device_rate if device_rate else None,
+        # FLOP/s of a GPU over its tokens/s.
         flops_per_token=tflops * 1e12 / device_rate if tflops and device_rate else None,
     )
 
@@ -143,6 +146,7 @@ def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -
 def _mark_start(attempt: list[Step]) -> None:
     """Marks the first step of an attempt as the start of the run where it includes iteration 1.
     Steps are printed at intervals, each the mean of its iterations."""
+    # A first line at 10 of 10, 20, 30 is the mean of iterations 1 to 10; one at 110 is not.
     interval = attempt[1].number - attempt[0].number if len(attempt) > 1 else 1
     if attempt[0].number <= interval:
         attempt[0] = replace(attempt[0], is_start=True)

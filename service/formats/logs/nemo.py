@@ -69,6 +69,7 @@ def find(log: Log) -> Findings:
         findings.find_peaks(log, mark, _VALUE, kind, per_gib=2**30)
     for step in prints.dll or prints.line or prints.bar or prints.summary:
         findings.history.add(step)
+    # Only DLL lines print every digit, from which a step's own time can be derived.
     adjust = _with_own_times if prints.dll else _with_marked_warm_up
     history = findings.history
     history.attempts = [adjust(attempt, _window(attempt)) for attempt in history.attempts]
@@ -103,6 +104,7 @@ def _read(line: Line, before: str, after: str, prints: _Prints, findings: Findin
     elif index := _last_match(_LINE, before):
         prints.line.append(_numbered(step, int(index.group(1))))
     elif bar := _last_match(_BAR, before):
+        # A bar counts finished steps, the other forms count from 0.
         _add_bar_step(prints.bar, _numbered(step, int(bar.group(1)) - 1))
     else:
         findings.add_unread(line, "it has no step number")
@@ -144,7 +146,8 @@ def _clock_s(printed: str) -> float | None:
 
 
 def _with_own_times(attempt: Sequence[Step], window: int) -> list[Step]:
-    """Returns an attempt in which steps have their own times in place of means over a window."""
+    """Returns an attempt, the steps between two restarts, in which steps have their own times in
+    place of means over a window."""
     times = _own_times([step.time for step in attempt], window)
     return [replace(step, value=time, time=time) for step, time in zip(attempt, times, strict=True)]
 
@@ -185,7 +188,7 @@ def _own_times(means: Sequence[float], window: int) -> list[float]:
     total = 0.0
     for index, mean in enumerate(means):
         previous_total = total
-        total = mean * min(index + 1, window)
+        total = mean * min(index + 1, window)  # of the steps in the window, which fills first
         dropped = times[index - window] if index >= window else 0.0
         # The sum over the window grows by the new step, and falls by the one that left the window.
         times.append(total - previous_total + dropped)

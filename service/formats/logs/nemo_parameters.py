@@ -35,6 +35,7 @@ def arguments(log: Log) -> Mapping[str, str]:
     if not parameters:
         return {}
     table = facts(VERSIONS)["nemo"]
+    # Megatron's arguments that NeMo has no parameter for, with the values that NeMo uses.
     values: dict[str, str] = dict(table["absent"])
     megatron_names = {**{name: name for name in table["same"]}, **table["renamed"]}
     for name, megatron_name in megatron_names.items():

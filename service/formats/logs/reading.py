@@ -1,5 +1,10 @@
 """A training log as one measurement: the step time that a person would read from it, and what that
-rests on."""
+rests on.
+
+*Findings* are the steps and memory peaks of one framework in a log, before any are selected. A
+*speed regime* is a stretch of steps that keep one speed. *Unread* lines look like steps and could
+not be read.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +146,7 @@ def read(text: str, framework: str | None = None, global_batch: int | None = Non
         name = _recognise_framework(log, findings)
     arguments = _ARGUMENTS[name](log) if name in _ARGUMENTS else {}
     batch_argument = arguments.get("global_batch_size", "")
-    if not global_batch and _WHOLE.fullmatch(batch_argument):
+    if not global_batch and _WHOLE.fullmatch(batch_argument):  # it may be "None"
         global_batch = int(batch_argument)
     if findings[name].in_samples:
         findings[name].history.scale(_samples_of_a_step(name, findings[name], global_batch))
@@ -344,6 +349,7 @@ def _typical_value(steps: Sequence[Step], regimes: Sequence[SpeedRegime]) -> flo
     values = [step.value for step in steps]
     if len(regimes) == 1:
         return median(values)
+    # The index of the step with the middle value, and for each regime that of the step behind it.
     middle = sorted(range(len(values)), key=values.__getitem__)[(len(values) - 1) // 2]
     ends = accumulate(regime.steps for regime in regimes)
     return next(regime.value for regime, end in zip(regimes, ends, strict=True) if middle < end)

@@ -31,7 +31,7 @@ def speed_regimes(values: Sequence[float]) -> list[slice]:
     """Returns the slice of each speed regime, in order, of positive step times or rates. A long
     log is reduced to medians of a few steps each."""
     steps_per_point = max(1, -(-len(values) // _MAX_POINTS))
-    logs = np.log(np.array(values))
+    logs = np.log(np.array(values))  # a change by 3% is then the same difference at any speed
     starts = range(0, len(logs), steps_per_point)
     points = np.array([np.median(logs[start : start + steps_per_point]) for start in starts])
     regime_starts = [start * steps_per_point for start in _later_regime_starts(points)]
@@ -64,6 +64,7 @@ def _segment_bounds(points: Array) -> list[int]:
         segment = points[start:end]
         distance_before = np.abs(segment - np.median(points[start:cut]))
         distance_after = np.abs(segment - np.median(points[cut:end]))
+        # The sum falls while points are nearer to the median before the cut: it is least there.
         excess = np.cumsum(distance_before - distance_after)
         bounds[index] = start + 1 + int(np.argmin(excess[:-1]))
     return bounds

@@ -161,6 +161,7 @@ def _parameters_of_all_ranks(text: str) -> Iterator[Statement]:
             last = start, match
             of_ranks[int(match[1]), int(match[2])] = int(match[3].replace(",", ""))
     stated = [_only_value(text, mark, pattern) for mark, pattern in _MODEL_PARALLEL_SIZES]
+    # Ranks count from 0, so the highest rank of each axis shows its degree.
     grid = [1 + max(degree) for degree in zip(*of_ranks, strict=True)]
     ranks = math.prod(size or seen for size, seen in zip(stated, grid, strict=False))
     if last and len(of_ranks) == ranks:
@@ -211,6 +212,7 @@ def _printed(text: str, start: int, match: re.Match[str], fact: Fact, scale: flo
     half of the last printed digit."""
     printed = match[1].replace(",", "")
     decimals = len(printed.partition(".")[2])
+    # A value in its own unit is a count, and printed in full.
     rounding = scale * 10**-decimals / 2 if scale != 1 else 0.0
     return _stated(text, start, match, fact, float(printed) * scale, rounding)
 

@@ -1,5 +1,8 @@
 """Selects the steps that say how long a step takes, and says why the others do not.
 
+The *verdict* on a step is the reason to leave it out; None means that it is used. An *attempt* is
+the steps between two restarts. A *speed regime* is a stretch of steps that keep one speed.
+
 Left out are steps that are not finite, steps of a ramp-up (which the log marks, or which are of
 another batch size than is asked for), the first step of a run and of each restart, and steps far
 from the median of their speed regime: those that take less than half of it (the clock ran ahead of
@@ -69,6 +72,7 @@ def select(history: StepHistory, requested_batch: int | None = None) -> Selectio
         list(_own_verdicts(attempt, index > 0, batch))
         for index, attempt in enumerate(history.attempts)
     ]
+    # What is normal is told by steps that nothing else speaks against.
     candidates = [step for step, verdict in _with_verdicts(history, verdicts) if verdict is None]
     normal = _normal_times([step.time for step in candidates])
     verdicts = [

@@ -1,4 +1,7 @@
-"""The steps of a log, and the attempts between restarts that they belong to."""
+"""The steps of a log, and the attempts between restarts that they belong to.
+
+A *dialect* is the form in which one framework prints its steps; its module fills `Findings`.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +85,7 @@ class StepHistory:
     def add(self, step: Step) -> None:
         """Adds a step to the last attempt. A step number that goes back begins a new attempt,
         and one that has been seen counts as repeated."""
+        # Ranks print out of step with each other, so only numbers of one rank are compared.
         if not self.attempts or step.number < self._last_number.get(step.label, 0):
             self.attempts.append([])
             self._last_number = {}

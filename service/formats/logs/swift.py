@@ -93,7 +93,7 @@ def _own_step(earlier: _Printed, later: _Printed) -> Step:
     if steps <= 0:
         return _step(later, later.mean_s, is_start=True)
     start = later.resumed_from
-    # A printed mean is over all steps since `start`.
+    # A printed mean is over all steps since `start`: times their number, it is seconds so far.
     until_later_s = (later.number - start) * later.mean_s
     until_earlier_s = (earlier.number - start) * earlier.mean_s
     return _step(later, (until_later_s - until_earlier_s) / steps)

@@ -56,7 +56,7 @@ def _symptom(text: str, kind: SymptomKind, patterns: list[re.Pattern[str]]) -> S
     starts = sorted(match.start() for pattern in patterns for match in pattern.finditer(text))
     if not starts:
         return None
-    line_starts = {text.rfind("\n", 0, start) for start in starts}
+    line_starts = {text.rfind("\n", 0, start) for start in starts}  # each line counts once
     first = starts[0]
     line_start = text.rfind("\n", 0, first) + 1
     around = text[max(line_start, first - _MAX_QUOTED) : first + _MAX_QUOTED]

@@ -49,6 +49,7 @@ def _read(line: Line, before: str, after: str, findings: Findings) -> None:
         Step(
             number=index,
             value=tokens_per_s,
+            # Tokens of a step are not printed, but all steps have equally many.
             time=1 / tokens_per_s if tokens_per_s else math.inf,
             finite=math.isfinite(float(begin.group(2))) and 0 < tokens_per_s < math.inf,
             is_start=index == 1,

@@ -1,11 +1,12 @@
 """The question that a Megatron run answers, read from its arguments: model, workload and layout in
-their wire form.
+their wire form. The *dump* is the list of all arguments that Megatron prints at its start.
 
 Names and meanings are those of Megatron-Core 0.19; `versions` first translates the names of other
 versions. Megatron prints the dump after it has filled in what follows from other arguments, so the
 dump also has arguments that a script leaves out. A missing argument that the dump should have is
 refused: it may have been cut off, and does not mean that the argument is off. Typed arguments come
-here from `service.formats.launch.megatron.reader`, which fills them in.
+here from `service.formats.launch.megatron.reader`, which fills them in. A pipeline *chunk* is
+consecutive layers of a stage, which has several where its schedule is interleaved.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def question(arguments: Mapping[str, str], optional: Collection[str] = ()) -> Ma
     args = Arguments(in_todays_names(arguments))
     fields: dict[str, Any] = {}
     for part, read in (("model", read_model), ("workload", read_workload), ("layout", _layout)):
+        # An optional part that cannot be read is what the request says itself.
         try:
             refuse_gpt_neox(args)
             fields[part] = read(args)
@@ -235,6 +237,7 @@ def data_parallel_axes(args: Arguments, dp: int | None) -> dict[str, int]:
     """Returns the ZeRO stage and the data-parallel degrees. One of the degrees is left out where
     `dp`, the number of data-parallel ranks, is not known."""
     stage = _zero_stage(args)
+    # States are sharded within an instance of the optimizer, and the instances are replicas.
     replicas = (args.integer("num_distributed_optimizer_instances") or 1) if stage else dp
     axes = {"zero_stage": stage}
     # Without a ZeRO stage all data-parallel ranks are replicas.
@@ -303,7 +306,7 @@ def _virtual_stages(args: Arguments, layers: int, pp: int) -> int:
 def _balanced(args: Arguments, layers: int, stages: int) -> bool:
     """Returns True where stages have different numbers of layers, which makes up for the time of
     the embedding and the loss. `stages` counts all chunks."""
-    pattern = pattern_of(args)
+    pattern = pattern_of(args)  # of a hybrid's layers, in which | divides the chunks
     if pattern is not None and len(chunks_of(pattern)) > 1:
         return len({*map(len, chunks_of(pattern))}) > 1
     sets_layers = any(args.text(name) is not None for name in _UNEVEN_SPLIT_ARGUMENTS)

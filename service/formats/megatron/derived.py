@@ -13,6 +13,7 @@ from service.formats.megatron.layers import PATTERNS, chunks_of
 def filled_in(values: Mapping[str, str]) -> dict[str, str]:
     """Returns the arguments completed with those that follow from others, as Megatron completes
     them before it dumps them."""
+    # A dump prints an enumeration with its class: AttnBackend.flash.
     arguments = {name: value.removeprefix("AttnBackend.") for name, value in values.items()}
 
     def is_unset(name: str) -> bool:

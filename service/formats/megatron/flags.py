@@ -2,7 +2,8 @@
 arguments as settings by them.
 
 A flag without a value is True where it is given. What it does to its argument, which a dump has, is
-another thing: --disable-bias-linear sets add_bias_linear to False.
+another thing: --disable-bias-linear sets add_bias_linear to False. A *dump* is the list of all
+arguments that a run prints at its start.
 """
 
 from __future__ import annotations

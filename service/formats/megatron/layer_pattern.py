@@ -30,7 +30,7 @@ def layer_switches(text: str, max_layers: int) -> list[bool]:
     def repeated(match: re.Match[str]) -> str:
         return _repeat(match.group(1), int(match.group(2)), max_layers)
 
-    before = ""
+    before = ""  # a pass that changes nothing is the last
     while text != before and len(text) <= _MAX_CHARACTERS:
         before = text
         text = _REPEATED.sub(repeated, text)

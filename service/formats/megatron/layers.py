@@ -3,7 +3,8 @@
 A hybrid has a letter for each block in --hybrid-layer-pattern, which --hybrid-override-pattern was
 before (megatron/core/models/hybrid/hybrid_layer_allocation.py). Other models have gated delta nets
 in some of their layers, or sparse attention in all
-(megatron/core/models/gpt/experimental_attention_variant_module_specs.py).
+(megatron/core/models/gpt/experimental_attention_variant_module_specs.py). A *mixer* is what mixes
+the tokens of a layer: attention or a recurrence. A *switch* says of one layer that it has a part.
 """
 
 from __future__ import annotations
@@ -126,6 +127,7 @@ def _mixer(
         name = "local_attention"
     if args.text(_VARIANT) != "dsa":
         return name, {"attention": mixer}
+    # An indexer scores keys, of which attention sees the best; some layers share an earlier one's.
     period = args.integer("dsa_indexer_topk_freq") or 1
     offset = args.integer("dsa_indexer_skip_topk_offset", least=0) or 0
     shared = shares_indexer(index, period, offset)

@@ -1,5 +1,9 @@
 """The model of Megatron's arguments, in its wire form: the fields of a shape where its layers are
-alike, and otherwise a list of layers (`layers`)."""
+alike, and otherwise a list of layers (`layers`).
+
+A layer is *sparse* where it has experts, and *dense* where it has an MLP. A *period* of n says
+something of one layer in n. A *pattern* gives each layer's blocks as letters, "M-M*-".
+"""
 
 from __future__ import annotations
 
@@ -72,7 +76,7 @@ def _shape(args: Arguments, layers: int) -> dict[str, Any]:
         "intermediate_size": args.required("ffn_hidden_size"),
         "num_attention_heads": args.required("num_attention_heads"),
         "gated_mlp": _is_gated(args),
-        # In latent attention the argument switches on norms of the latents, always counted.
+        # In latent attention it switches on norms of the latents, which are counted in any case.
         "qk_norm": args.boolean("qk_layernorm") and not args.boolean("multi_latent_attention"),
         "attention_bias": args.boolean("add_qkv_bias") or args.boolean("add_bias_linear"),
         "attention_output_bias": args.boolean("add_bias_linear"),
@@ -113,6 +117,7 @@ def _layers(args: Arguments, layers: int) -> dict[str, Any]:
 
 def _attention(args: Arguments) -> dict[str, Any]:
     """Returns the attention of a listed layer, as a request writes it."""
+    # In a layer pattern, + and D are latent attention, D with an indexer.
     has_latent_letter = bool(set("+D") & set(pattern_of(args) or ""))
     is_latent = args.boolean("multi_latent_attention") or has_latent_letter
     fields: dict[str, Any] = {

@@ -4,7 +4,8 @@ pipeline_parallel_layer_layout.py).
 
 Chunks are numbered in the order of the model: with p stages, chunk r * p + s is the r-th of stage
 s. Layouts are strings such as "Et*3|(tt|)*29m|L": E is the embedding, t a layer, m a module of
-multi-token prediction, L the loss, and | ends a chunk.
+multi-token prediction, L the loss, and | ends a chunk. `virtual` is the number of chunks of a
+stage. `Stopped` is the error for arguments at which Megatron itself refuses to start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Megatron's arguments as texts by name, dumped or typed, and the values that they stand for."""
+"""Megatron's arguments as texts by name, dumped or typed, and the values that they stand for. A
+*dump* is the list of all arguments that a run prints at its start."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def in_todays_names(arguments: Mapping[str, str]) -> Mapping[str, str]:
     if is_of_deepspeed(arguments):
         renamed["deepspeed"] = "True"
         renamed.setdefault("use_distributed_optimizer", "False")
-    if any(name in arguments for name in _OLD_ARGUMENTS):
+    if any(name in arguments for name in _OLD_ARGUMENTS):  # a version before 2023
         # Some arguments came in together. Where a dump has one of them, it was made later, and a
         # missing one was cut off.
         for came_together, values in facts(VERSIONS)["only_before"]:

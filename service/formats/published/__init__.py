@@ -1,4 +1,5 @@
-"""Published training runs."""
+"""Published training runs. A *row* is one of them as a JSON object of model, cluster, training and
+measured, as a paper or a log states them."""
 
 from service.formats.published.runs import Run, read, read_rows, shape
 from service.formats.published.software import Row, age_years, software_date

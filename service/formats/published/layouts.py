@@ -53,7 +53,7 @@ def read_degrees(
     pp = _degree(training, "pp", assumed)
     cp = _degree(training, "cp", assumed)
     model_parallel = tp * pp * cp
-    dp = training.get("dp") or num_devices // model_parallel
+    dp = training.get("dp") or num_devices // model_parallel  # of data-parallel ranks
     # Chips are counted more reliably than dp, which some sources state by a convention of theirs.
     if model_parallel * dp != num_devices and num_devices % model_parallel == 0:
         dp = num_devices // model_parallel

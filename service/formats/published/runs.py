@@ -1,6 +1,8 @@
 """Reads published training runs. A *row* is one run, a JSON object of model, cluster, training and
 measured.
 
+A *row* is one such object. A *habit* is what most runs of a stack do.
+
 Only what was run is read into a question, and never identifiers, titles, notes or measurements.
 What a row leaves open is taken as its *stack*, the training software, usually has it, and the names
 of such fields are listed in `assumed`. An open micro-batch, recompute or schedule gives several

@@ -1,4 +1,8 @@
-"""One setting of a framework, and the values that it takes."""
+"""One setting of a framework, and the values that it takes.
+
+Its *use* is what an answer does with it. It is `read`; or of no account, since it changes neither
+time nor memory (`no_account`); or `not_described`, since the cost model does not know its effect.
+"""
 
 from __future__ import annotations
 
@@ -99,8 +103,8 @@ class Field:
         return invalid_launch(shown(self.name, value), rule)
 
     def _may_be_undefined(self, value: Any) -> bool:
-        """Returns True where the value is an undefined shell variable, and the field changes
-        neither time nor memory."""
+        """Returns True where the value is an undefined shell variable, and the field is of no
+        account: it changes neither time nor memory."""
         is_variable = isinstance(value, str) and bool(undefined_variables(value))
         return self.use == "no_account" and is_variable
 

@@ -77,7 +77,8 @@ class FieldTable:
         return field is not None and field.use == "no_account"
 
     def unknown_as(self, name: str) -> Unknown:
-        """Returns what the framework does with a name that it does not have."""
+        """Returns the framework's reaction to a name that it does not have. Names in `open` may be
+        of the caller's own program, which the framework lets pass."""
         return "open" if self._first_open(name) else self.unknown
 
     @cached_property
@@ -112,6 +113,7 @@ def field_table(file: str) -> FieldTable:
             choices=choices.get(name, ()),
             as_predicted=predicted.get(name, ()),
         )
+    # Of names of no account the table has no type: any value will do, or none ("any?").
     patterns = {
         name: _field(name, ("any?", None, "no_account")) for name in document.pop("no_account", ())
     }

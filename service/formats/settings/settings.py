@@ -1,4 +1,8 @@
-"""The settings that one launch gives, asked for by name and sorted by the framework's table."""
+"""The settings that one launch gives, asked for by name and sorted by the framework's table.
+
+A *reservation* says that a setting is not taken into account though it could change the answer. A
+*stop* is a setting at which the framework itself refuses to start.
+"""
 
 from __future__ import annotations
 
@@ -207,7 +211,7 @@ class Settings:
             field = self.table.field(name)
             if field is None:
                 near = self.nearest(name)
-                kind = self._unknown_as(name, near)
+                kind = self._unknown_as(name, near)  # what the framework does with the name
                 if kind == "stops":
                     stops.append(self.stop_at_name(name, near))
                 elif kind == "open":
@@ -228,9 +232,9 @@ class Settings:
         )
 
     def _unknown_as(self, name: str, near: str | None) -> Unknown:
-        """Returns "stops", "passes" or "open" for an unknown name. `near` is a similar known
-        name, if there is one: where forks may have names of their own ("misspelt"), only a name
-        that resembles a known one stops the framework."""
+        """Returns what the framework does with an unknown name: it "stops", it ignores the name
+        ("passes"), or a program of the caller's own may read it ("open"). A framework with forks
+        ("misspelt") stops only at a name that resembles a known one, which is `near`."""
         kind = "open" if self.is_other_release else self.table.unknown_as(name)
         if kind == "misspelt":
             return "open" if near is None else "stops"

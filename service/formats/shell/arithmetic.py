@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 _SUM = re.compile(r"[\d\s()+*/%<>=!&|-]{1,400}", re.ASCII)
 _CHOICE = re.compile(r"([^?]{1,200})\?([^?:]{1,200}):([^?:]{1,200})")
 _MOST = 10**12
-"""Larger numbers count nothing in a job."""
+"""Numbers from here on are refused: no count of a job is as large."""
 _OPERATIONS: Mapping[type[ast.AST], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -35,6 +35,7 @@ def value_of(expression: str) -> int | None:
         return None if condition is None else value_of(choice[2] if condition else choice[3])
     if not _SUM.fullmatch(expression):
         return None
+    # What is left has the syntax of Python, except for these two operators.
     spelt = expression.replace("&&", " and ").replace("||", " or ").strip()
     try:
         return int(_evaluated(ast.parse(spelt, mode="eval").body))

@@ -1,7 +1,8 @@
 """Branches and loops of a text, followed as far as the text decides them.
 
-Where it does not, each branch is followed with variables of its own, and what it sets is in doubt
-afterwards.
+A branch is *undecided* where its test depends on a value that the text does not give. It is then
+followed with variables of its own. What it sets is *in doubt* afterwards: the answer names the
+assignment as one that may not have run.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 _ARGUMENTS = re.compile(r"\$\{?[#1]")
 _MOST_ARGUMENTS = 64
-"""Rounds that are followed of a loop over arguments. Each round takes at least one of them."""
+"""Rounds that are followed of a loop over arguments. Each round takes at least one of them: a loop
+that goes on longer takes none, and never ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Branches:
     """Follows the statements that run, or run again, on a condition."""
 
     reader: Interpreter
+    """Runs the statements inside, and holds the variables."""
 
     def follow_if(self, node: Node) -> Truth:
         """Follows the first branch of an `if` whose test is true. Where the text does not decide
@@ -50,7 +53,7 @@ class Branches:
         for tests, body in clauses:
             truth = True if tests is None else reader.run(tests)
             if truth is True and not branches:
-                return reader.run(body)
+                return reader.run(body)  # every test before it is surely false
             if truth is not False:
                 branches.append(self._branch(body, self._default_of(tests or ())))
             if truth is True:
@@ -66,7 +69,7 @@ class Branches:
         reader = self.reader
         outside = reader.variables
         reader.variables = outside.copied()
-        reader.undecided += 1
+        reader.undecided += 1  # until it falls again, assignments become doubts
         try:
             reader.run(body)
             inside = reader.variables
@@ -77,6 +80,7 @@ class Branches:
             reader.undecided -= 1
             reader.variables = outside
         if default is not None and default in inside.values:
+            # Nothing else in the text sets the variable, so it has its default behind the branch.
             value = inside.values[default]
             words = value.words if reader.takes_defaults else (f"${default}",)
             outside.values[default] = Value(words, value.is_array, value.doubts)
@@ -107,6 +111,7 @@ class Branches:
         truth = reader.follow(left)
         operators = [child.type for child in node.children if child.type in ("&&", "||")]
         operator = operators[0] if operators else "&&"
+        # `cd x && python train.py`: a script is written for commands that succeed.
         if truth is None and not is_test(reader.tree, left):
             truth = True if operator == "&&" else None
         if truth is None:
@@ -128,7 +133,7 @@ class Branches:
         decide a match, every branch that may run is followed, and what they set is in doubt."""
         reader = self.reader
         value = node.child_by_field_name("value")
-        expansion = reader.expansion()
+        expansion = reader.expansion()  # which collects the doubts about the value
         text = "" if value is None else expansion.text(value)
         is_known = not undefined_variables(text) and not expansion.doubts
         branches: list[Variables] = []
@@ -166,7 +171,7 @@ class Branches:
         for value in node.children_by_field_name("value"):
             words += expansion.words(value)
         if not any(child.type == "in" for child in node.children):
-            words = list(reader.variables.values.get("@", Value(())).words)
+            words = list(reader.variables.values.get("@", Value(())).words)  # `for x; do`
         name = reader.tree.text(variable)
         doubt = Doubt(name, f"for {name} in …", line_of(node), replaces=True)
         if expansion.doubts or any(map(undefined_variables, words)):
@@ -203,6 +208,7 @@ class Branches:
             truth = self.reader.run(tests)
             if truth is is_until:  # `while` ends at a false test, `until` at a true one
                 return None
+            # How often another loop runs is not known: its body is followed once, below.
             if truth is None or not reads_arguments:
                 break
             if self._ends_loop(body):

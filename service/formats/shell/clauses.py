@@ -17,7 +17,7 @@ def clause(node: Node) -> tuple[list[Node], list[Node]]:
     """Returns the tests and the body of `if tests; then body`, or of an `elif`."""
     tests: list[Node] = []
     body: list[Node] = []
-    place = tests
+    place = tests  # the list that gets the next node
     for child in node.children[1:]:
         if child.type == "then":
             place = body

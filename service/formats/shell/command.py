@@ -1,5 +1,10 @@
 """The command that starts a training program, found in what people paste: an argument list, a line
-of a shell with torchrun, python or srun, a whole batch script, or a JSON list of words."""
+of a shell with torchrun, python or srun, a whole batch script, or a JSON list of words.
+
+The *header* of a job is what it asks its scheduler for, such as #SBATCH lines. A *doubt* is an
+assignment that may or may not have run, because it stands in a branch that the text does not
+decide.
+"""
 
 from __future__ import annotations
 
@@ -78,22 +83,23 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
         return Command(words=words, program=None, files=files, environment=files.environment)
     script, header = _script_and_header(text, files)
     training = _training_statement(script)
-    before = training.words[: program_at(training.words) or 0]
+    before = training.words[: program_at(training.words) or 0]  # launchers and their options
     environment = {**training.environment, **_assignments(before)}
     sent = files.with_written(script.written)
     ranks = ranks_of(header, _without_defaults(text, files, header, before), environment)
     hosts = hosts_of(before, sent)
-    if hosts is not None:
+    if hosts is not None:  # a hostfile of DeepSpeed, which overrides the scheduler's options
         ranks = replace(ranks, nnodes=hosts.count, per_node=None, total=hosts.num_ranks)
     index = len(before)
     has_program = index < len(training.words) and not training.words[index].startswith("-")
     program = _program(training.words, index) if has_program else None
     behind = training.words[index + has_program :]
-    if "torchx" in map(base_name, before) and behind[:1] == ("--",):  # in front of its arguments
+    # torchx separates the program's arguments from its own by a "--".
+    if "torchx" in map(base_name, before) and behind[:1] == ("--",):
         behind = behind[1:]
     return Command(
         words=tuple(behind),
-        program=None if program == ARGUMENTS else program,
+        program=None if program == ARGUMENTS else program,  # stands for "no program"
         before=tuple(before),
         environment=environment,
         nnodes=ranks.nnodes,
@@ -138,8 +144,9 @@ def explained(fault: Undefined, text: str, files: LaunchFiles) -> Undefined:
 
 
 def _script_and_header(text: str, files: LaunchFiles) -> tuple[Script, Header]:
-    """Returns the commands of a text, and the options of its job. A script that it submits may
-    ask for more; the text is then read again with the variables that the scheduler sets."""
+    """Returns the commands of a text, and the options that its job asks the scheduler for. A script
+    that it submits may ask for more; the text is then read again, with the variables that the
+    scheduler sets for that."""
     # An object that has the text in it, such as a Kubernetes Job, has requests of its own
     # (files.header). They hold whatever the text and the scripts that it submits ask for.
     header = files.header or header_of([text], files.environment)
@@ -227,8 +234,9 @@ def _most_likely(statements: list[Statement]) -> Statement:
     Invalid where different statements are equally likely."""
     most = max(likelihood(statement.words) for statement in statements)
     likely = [statement for statement in statements if likelihood(statement.words) == most]
+    # A script may start the same command once for each node.
     distinct = {without_words_of_node(statement.words): statement for statement in likely}
-    if len(distinct) > 1 and most >= 0:
+    if len(distinct) > 1 and most >= 0:  # below 0 all are named for something else than training
         programs = {
             statement.words[program_at(statement.words) or 0] for statement in distinct.values()
         }

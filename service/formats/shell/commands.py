@@ -1,5 +1,9 @@
 """Simple commands of a text: those of the shell itself, those that write files, and those that
-start others."""
+start others.
+
+Nothing is run. Files that a command would write are kept in memory, as the *written* files of the
+script, where later commands find them.
+"""
 
 from __future__ import annotations
 
@@ -66,6 +70,7 @@ class Commands:
     """Interprets the simple commands of a text."""
 
     reader: Interpreter
+    """Runs the texts that a command starts, and holds the variables and the script."""
 
     # -- redirections
 
@@ -153,14 +158,14 @@ class Commands:
         """Writes a text into the output files of a command, or prints it where there are none.
         In a file that is no shell script, variables without a known value are put in quotes, so
         that a parser of JSON or YAML reads them as texts."""
-        written = self.reader.script.written
+        written = self.reader.script.written  # file name: text
         if not streams.outputs:
             self.reader.print_out(text)
         for name, appends in streams.outputs:
             is_device = name.startswith("/dev/") and name != _STDIN
             if is_device or len(text) + len(name) > _MOST_WRITTEN:
                 continue
-            self.reader.budget.count(len(text))
+            self.reader.budget.count(len(text))  # so that loops cannot write without end
             content = text if _SHELL_FILE.search(name) else _BARE_VARIABLE.sub(r'"$\1"', text)
             written[name] = (written.get(name, "") if appends else "") + content
 
@@ -202,6 +207,7 @@ class Commands:
         reader = self.reader
         words = [*command.words]
         environment = command.environment
+        # Inside $( ), where `printed` collects the output, such a command changes only spaces.
         if reader.printed is not None and _RESPACES.fullmatch(" ".join(words)):
             return True
         builtin = _BUILTINS.get(words[0])
@@ -213,6 +219,7 @@ class Commands:
         statements = reader.script.statements
         count = len(statements)
         if self._runs_text(words, environment, streams):
+            # Statements from `count` on come from the script: this command's doubts are theirs.
             statements[count:] = [command.with_doubts_of(inner) for inner in statements[count:]]
             return None
         if streams.input is not None and not streams.outputs:  # it may name /dev/stdin as a file
@@ -234,7 +241,7 @@ class Commands:
             if inner is None:
                 return False
             if any(base_name(word) in _SUBMITS for word in inner.before):
-                self.reader.script.batch_texts.append(inner.text)
+                self.reader.script.batch_texts.append(inner.text)  # its #SBATCH lines count
         self.reader.run_text(
             inner.text,
             before=inner.before,
@@ -266,6 +273,7 @@ class Commands:
         and ssh do."""
         if program_at(words) is not None:
             return False
+        # A shell reads its input where its own name is the last word: `srun bash`.
         plain = [word for word in words if not word.startswith("-")] or [words[0]]
         return base_name(plain[-1]) in _READS_STDIN or base_name(words[0]) in (*_SUBMITS, "ssh")
 
@@ -326,7 +334,7 @@ class Commands:
         is_known = streams.input is not None and "$" not in text
         parts = text.split(None, max(len(names) - 1, 0))
         for name, part in zip_longest(names, parts[: len(names)], fillvalue=""):
-            if name in self.reader.variables.fixed:
+            if name in self.reader.variables.fixed:  # the request sends its value
                 continue
             unknown = Value((f"${name}",), reason=f"line {line} reads it")
             doubt = Doubt(name, " ".join(words)[:200], line, replaces=True)

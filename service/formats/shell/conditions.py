@@ -1,4 +1,8 @@
-"""Tests of the shell, [ ], [[ ]] and (( )): true, false, or not decided by the text."""
+"""Tests of the shell, [ ], [[ ]] and (( )): true, false, or not decided by the text.
+
+A test is not decided where it depends on a variable that the text does not set, on a file that was
+not sent, or on an assignment that may not have run (a *doubt*).
+"""
 
 from __future__ import annotations
 
@@ -158,8 +162,9 @@ class _Parsing:
             # A variable that the text does not set may be set where the job runs.
             return None
         if operator in ("-n", "-z"):
-            return bool(text) == (operator == "-n")
+            return bool(text) == (operator == "-n")  # -n is true for a text, -z for none
         if operator[1:] in _FILE_TESTS:
+            # A file that was not sent may exist where the job runs.
             return True if operator in ("-e", "-f", "-s") and self.has_file(text) else None
         return None
 
@@ -174,6 +179,7 @@ class _Parsing:
             return _NUMBERS[operator](int(left.text), int(right.text))
         if operator not in ("=", "==", "!="):
             return None
+        # [[ ]] takes the right side for a pattern unless it is quoted; [ ] never does.
         is_pattern = self.is_double and not right.is_quoted
         is_same = matches(left.text, right.text) if is_pattern else left.text == right.text
         return None if is_same is None else is_same == (operator != "!=")

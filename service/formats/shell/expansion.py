@@ -1,7 +1,8 @@
 """Words of the shell as a command gets them: quotes taken off, variables and sums put in.
 
 What the text does not say keeps the name of its variable, `$TP`, for the reader of the value to
-refuse, or the command that would say it, `$(nproc)`: nothing is run.
+refuse, or the command that would say it, `$(nproc)`: nothing is run. Doubts (assignments that may
+not have run) and defaults (the 4 of ${TP:-4}) of every value that is put in are collected.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ _CASES: dict[str, Callable[[str], str]] = {
 
 @dataclass(slots=True)
 class Budget:
-    """A budget limits what the reading of one text may take, shared by all that is read in its
-    place."""
+    """Limits the work of reading one text. The scripts and functions that it runs share its
+    budget, so that texts that grow or loop without end are refused."""
 
     expanded: int = 0
     """Characters that variables were replaced by."""
@@ -79,6 +80,7 @@ class Expansion:
     variables: Variables
     budget: Budget
     takes_defaults: bool
+    """True where ${X:-1} is 1 if nothing sets X. Otherwise it is unknown."""
     output: Callable[[str], str | None]
     """Returns what a command in $( ) prints, where that is known without running it."""
     doubts: dict[Doubt, None] = field(default_factory=dict)
@@ -93,7 +95,7 @@ class Expansion:
         elements = self._elements(node)
         if elements is not None:
             return elements
-        words = [""]
+        words = [""]  # the last one grows until a space ends it
         is_quoted = node.type in ("string", "raw_string", "ansi_c_string")
         for piece in self._pieces(node):
             if not piece.splits:
@@ -249,6 +251,7 @@ class Expansion:
         operators = [
             child for child in node.children if not child.is_named and child.type not in ("${", "}")
         ]
+        # "#" or "!" in front of the name, and ":-", "%" and the like behind it.
         before = [operator for operator in operators if operator.start_byte < target.start_byte]
         behind = [operator for operator in operators if operator.start_byte > target.start_byte]
         value = self._value_of(name)
@@ -303,13 +306,14 @@ class Expansion:
             if text is not None and _is_set(text, operator):
                 return text
             if not self.takes_defaults and text is None:
-                return f"${name}"
+                return f"${name}"  # the name alone, which marks an unknown value
             return self._default(name, argument(end), assigns=operator.endswith("="))
         if text is None:
             if operator in _DEMANDS:  # ${NAME:?words}
                 reason = "the script stops unless it is set where it runs"
                 self.variables.values[name] = Value((f"${name}",), reason=reason)
             return f"${name}"
+        # Part of the value is unknown, so that nothing can be cut from it or replaced in it.
         if "$" in text or operator in _DEMANDS:
             return text
         self.budget.count(len(text))
@@ -423,6 +427,7 @@ def _part(text: str, bounds: str) -> str | None:
     """Returns a part of a text, as ${NAME:2:3} does by the bounds "2:3"; None where the bounds
     are not known."""
     start, _, length = bounds.partition(":")
+    # As in a shell, a missing length means all, and a negative one counts from the end.
     begin = value_of(start.strip() or "0")
     count = value_of(length.strip() or str(len(text)))
     if begin is None or count is None:

@@ -1,4 +1,8 @@
-"""Faults of a shell text, and of values in it that nobody can know."""
+"""Faults of a shell text, and of values in it that nobody can know.
+
+A value is *undefined* where a variable is left in it that the text does not set, such as $TP, or a
+command in $( ), since no command is run.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ _UNDEFINED = re.compile(
     r"\$\(\([^A-Za-z_)]{0,200}(?P<summed>[A-Za-z_]\w*)|\$(?:\{[#!]?)?(?P<named>\w+|[@*#?])|\$\(|`",
     re.ASCII,
 )
+"""The first variable of a sum $(( )), a variable, or the beginning of a command."""
 
 
 def invalid_launch(value: object, rule: str) -> Invalid:

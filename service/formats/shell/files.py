@@ -62,6 +62,7 @@ class LaunchFiles:
         different files are equally near."""
         if name in self.texts:
             return name
+        # The command may call a file by another path than the request, which sent only its name.
         components = _components(name)
         if not components or _VARIABLE.fullmatch(components[-1]):  # it may be any file
             return None

@@ -1,5 +1,10 @@
 """Reads what a job asks its scheduler for: #SBATCH and #PBS lines, or the object that describes
-it."""
+it.
+
+A heterogeneous job has several *components*, each with nodes of its own. A *chunk* is what PBS
+calls a component: 4:ncpus=64:ngpus=8. A *grant* is what the scheduler gave, which its variables
+say.
+"""
 
 from __future__ import annotations
 
@@ -173,6 +178,7 @@ def _with_grants(header: Header, environment: Mapping[str, str]) -> Header:
         granted = environment[variable]
         requests = [options.pop(name, None) for name in _OTHER_NAMES[option]]
         requested = options.get(option) or next(filter(None, requests), None)
+        # A request may name the chip in front of its count, as in h100:8.
         if requested is not None and requested.rpartition(":")[2] != granted:
             notes.append(
                 f"{option} is {granted}, as {variable} of launch.environment says:"

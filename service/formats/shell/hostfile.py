@@ -52,7 +52,7 @@ def _slots(text: str) -> dict[str, int] | None:
 def _ranks_by_host(slots: Mapping[str, int], flags: Mapping[str, str]) -> dict[str, int]:
     """Returns the number of ranks on each host: its slots, changed by the launcher's --include,
     or else by --exclude, --num_nodes and --num_gpus."""
-    if "include" in flags:
+    if "include" in flags:  # beside which the launcher refuses the other options
         included = _hosts_and_devices(flags["include"])
         return {host: len(devices) or slots[host] for host, devices in included if host in slots}
     ranks = dict(slots)

@@ -1,7 +1,8 @@
 """Goes through the syntax tree of a text in the order in which a shell would, and runs nothing.
 
 Variables are set, functions called, branches and loops followed as far as the text decides them.
-Where it does not, what a branch sets is in doubt afterwards.
+A branch that it does not decide is followed too, and what it sets is *in doubt* afterwards: each of
+its assignments is kept as a `Doubt`, which answers name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from service.formats.shell.syntax import Tree, line_of, parse
 from service.formats.shell.variables import Doubt, Value, Variables
 
 _MOST_STEPS = 4000
-"""Statements that are followed, those of loops and functions each time they run."""
+"""Statements that are followed, those of loops and functions each time they run. Launch scripts
+have far fewer; a loop without end reaches it."""
 _MOST_DEPTH = 24
 """Functions, files and texts of `sh -c` in one another."""
 _NO_COMMAND = ("comment", "heredoc_body", "heredoc_end", "file_redirect", "heredoc_start")
@@ -39,6 +41,7 @@ class Interpreter:
     tree: Tree
     script: Script
     variables: Variables
+    """Those at the current statement. Those in its `fixed` have values that the request sends."""
     files: LaunchFiles
     budget: Budget = field(default_factory=Budget)
     takes_defaults: bool = True
@@ -121,6 +124,7 @@ class Interpreter:
         words, is_array = expansion.value(node.child_by_field_name("value"))
         before = self.variables.values.get(name)
         if adds and before is not None:
+            # += appends elements to an array, and characters to a text.
             all_words = (*before.words, *words)
             words = all_words if is_array else ("".join(all_words),)
             self.budget.count(len(words))
@@ -150,6 +154,7 @@ class Interpreter:
         # The output of a command is not known: the variable stands for itself.
         if not value.is_array and re.fullmatch(r"\$\([^()]*\)|`[^`]*`", text):
             value = Value((f"${name}",), reason=reason)
+        # Outside of undecided branches nothing is pending: the assignment has surely run.
         self.variables.values[name] = Value(
             words=value.words,
             is_array=value.is_array,
@@ -178,7 +183,7 @@ class Interpreter:
         match = re.fullmatch(r"\s*(\w+)\s*(?:([-+*/%]?)=(?!=)(.*)|(\+\+|--))\s*", text, re.DOTALL)
         if match is None or match[1] in self.variables.fixed:
             return
-        name, operator, right, step = match.groups()
+        name, operator, right, step = match.groups()  # `step` is ++ or --
         operator = step[0] if step else operator
         expression = f"{name}{operator}({right or 1})" if operator else right
         value = self.expansion().sum(expression)
@@ -256,7 +261,7 @@ class Interpreter:
             return None
         self.budget.count(len(command))
         tree = parse(command)
-        count = len(self.script.statements)
+        count = len(self.script.statements)  # those added from here on are removed again
         outside = self.printed
         undecided = self.undecided
         self.printed, self.undecided = [], 0
@@ -337,7 +342,7 @@ class Interpreter:
             truth = self.run(nodes)
         except Finished as finished:
             if finished.kind == "exit" and not is_own_shell:
-                raise
+                raise  # it ends the outer text too
         finally:
             self.depth -= 1
             self.tree, self.before, self.variables, self.functions = saved

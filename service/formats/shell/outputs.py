@@ -1,4 +1,5 @@
-"""Returns what commands in $( ) print, for the few that can be told without running them."""
+"""The output of commands in $( ), for the few whose output is known without running them: counts
+of a job's nodes and GPUs, sums, `echo` and `cut`."""
 
 from __future__ import annotations
 

@@ -44,6 +44,7 @@ def cut(text: str, pattern: str, operator: str) -> str | None:
         return None
     is_front = operator[0] == "#"
     places = range(len(text) + 1)
+    # A cut near the front removes little from the front, and much from the end.
     shortest_first = places if is_front else reversed(places)
     order = shortest_first if len(operator) == 1 else reversed([*shortest_first])
     for cut_at in order:

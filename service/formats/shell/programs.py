@@ -1,5 +1,9 @@
 """Finds the program that a command starts, behind launchers and containers, and whether it
-trains."""
+trains.
+
+An *agent* is a launcher, such as torchrun, that runs once on a node and starts all of its ranks. A
+command *wraps* another where it takes that command, or a text of the shell, as its arguments.
+"""
 
 from __future__ import annotations
 
@@ -65,6 +69,7 @@ _DOES_FIRST = {
 }  # fmt: skip
 """Verbs at the beginning of a name that say that it does not train, whatever follows."""
 _BETWEEN_WORDS = re.compile(r"[^a-z]+")
+# Ranks of likelihood: only their order matters, and a negative one means that it does not train.
 _TELLS_A_TRAINER = 6  # a training tool's own subcommand is surer than any name
 _IS_NAMED_SO = 2  # a name is surer than a launcher, which counts 1
 _DOES_OTHER = -4  # whatever launches it

@@ -1,4 +1,9 @@
-"""Counts the nodes, GPUs and ranks of a command, by the options of its launchers and of Slurm."""
+"""Counts the nodes, GPUs and ranks of a command, by the options of its launchers and of Slurm.
+
+Launchers stand in one another, as in `srun … torchrun …`: the innermost overrides those outside.
+An *agent*, such as torchrun, runs once on a node and starts all of its ranks; under it the tasks of
+Slurm are agents, and no ranks.
+"""
 
 from __future__ import annotations
 
@@ -91,6 +96,7 @@ def ranks_of(header: Header, before: Sequence[str], environment: Mapping[str, st
     Raises Invalid where two options contradict each other on nodes or GPUs, or where there are
     more ranks than GPUs.
     """
+    # jsrun, torchx and xpk count in units of their own, and need no other option.
     ranks_of_sets = _ranks_of_sets(before)
     if ranks_of_sets is not None:
         return ranks_of_sets
@@ -159,7 +165,7 @@ def _ranks_of_component(
     if total is None and num_nodes and num_per_node:
         total = num_nodes * num_per_node
     elif total is None:
-        total = _all_gpus(launchers)
+        total = _all_gpus(launchers)  # by default each GPU has a rank
     if num_per_node is None and total and num_nodes and total % num_nodes == 0:
         num_per_node = total // num_nodes
     chips = [chip for launcher in launchers if (chip := _chip(launcher))]
@@ -217,7 +223,7 @@ def scheduler_variables(header: Header) -> dict[str, str]:
     }
     counts = {name: figure.count for name, figure in known.items() if figure}
     if nodes:
-        counts["PBS_NP"] = nodes.count * (tasks.count if tasks else 1)
+        counts["PBS_NP"] = nodes.count * (tasks.count if tasks else 1)  # MPI ranks: one by default
     if nodes and tasks:
         counts["SLURM_NTASKS"] = nodes.count * tasks.count
     is_slurm = header.name != "#PBS"

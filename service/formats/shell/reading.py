@@ -1,4 +1,8 @@
-"""Texts of the shell as the commands that they run: an argument list, a command line, a script."""
+"""Texts of the shell as the commands that they run: an argument list, a command line, a script.
+
+*Variables* come from three places: the request, which nothing overrides; the scheduler, for a job
+with these options; and the text itself.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,7 @@ def read_script(
         if not script.statements:  # the text may be a part of a script, which calls its functions
             for function_tree, body in [*reader.functions.values()]:
                 reader.run_deeper(function_tree, [body], is_own_shell=True)
-    except Finished:
+    except Finished:  # an `exit`: what was read so far is the script
         pass
     except RecursionError:
         rule = "nests brackets too deep: write out what they stand for"

@@ -71,7 +71,7 @@ def _root(data: bytes) -> Node:
     until = time.thread_time() + _MOST_SECONDS
     try:
         if data.count(b"|") > _MOST_BARS:
-            raise ValueError
+            raise ValueError  # as the parser does when the callback below stops it
         with _Chunks(data) as chunks:
             tree = Parser(_LANGUAGE).parse(
                 chunks.read, progress_callback=lambda *_: time.thread_time() > until

@@ -37,6 +37,7 @@ def slices_of(options: Mapping[str, str]) -> Slices | None:
     chip = _CHIPS.get(match["name"]) if match else None
     if match is None or chip is None:
         return None
+    # "v5p-128" counts TensorCores, while a topology such as "4x4x8" counts chips.
     counts = [int(side) for side in match["size"].split("x")]
     cores = 2 if len(counts) == 1 and chip in _OF_TWO_CORES else 1
     number = options.get("num_slices", "1")

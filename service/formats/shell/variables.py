@@ -1,4 +1,8 @@
-"""The variables of a shell while a text is read: values, and the doubts about them."""
+"""The variables of a shell while a text is read: values, and the doubts about them.
+
+A branch is *undecided* where the text does not tell whether it runs. While it is followed, its
+assignments are *pending*; behind it they are *doubts*: assignments that may not have run.
+"""
 
 from __future__ import annotations
 
@@ -115,6 +119,7 @@ def _merged(
     them, and `after` its value at the end of each, None where it has none. Where values differ,
     assignments in the branches become doubts. A value that any branch may have set is unknown,
     unless it may still be `before`, or only adds flags."""
+    # Where no branch may have run, the old value is possible too.
     possible = after if one_ran else [before, *after]
     values = [value for value in possible if value is not None]
     changed = [value for value in values if value is not before]

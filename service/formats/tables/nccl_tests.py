@@ -1,6 +1,8 @@
 """Reads the output of nccl-tests (and rccl-tests): how long a collective of various sizes takes.
 
-The output is the table that the programs print, or the JSON that newer ones write.
+The output is the table that the programs print, or the JSON that newer ones write. A *program* is
+one of nccl-tests, such as all_reduce_perf. A *placement* is a measurement out of place or in place:
+with the result in another buffer, or in the one that is sent.
 """
 
 from __future__ import annotations
@@ -167,6 +169,7 @@ def _ranks_by_bandwidth(operation: Operation, placements: Iterable[Placement]) -
     if best is None or not best.algbw or not best.busbw:
         return None
     ratio = best.busbw / best.algbw
+    # Both are rounded to 0.01 GB/s: the error of a quotient, to first order.
     error = _BANDWIDTH_ROUNDING * (1 + ratio) / best.algbw
     # (n-1)/n lies between these two, and n between 1/(1-low) and 1/(1-high).
     low = (ratio - error) / passes[operation]

@@ -1,4 +1,5 @@
-"""The JSON that newer nccl-tests write (-J, --json): the rows of the table are its `results`."""
+"""The JSON that newer nccl-tests write (-J, --json): the rows of the table are its `results`. A
+*placement* is a measurement out of place or in place, of which a row may have both."""
 
 from __future__ import annotations
 

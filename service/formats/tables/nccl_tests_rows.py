@@ -27,7 +27,8 @@ _PROGRAM = re.compile(r"\b([A-Za-z]\w*?)_perf(?![A-Za-z0-9])")
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A collective out of place or in place."""
+    """A collective measured out of place or in place: with its result in another buffer than the
+    one that is sent, or in the same. Bandwidths are in GB/s."""
 
     seconds: float
     algbw: float | None = None

@@ -3,7 +3,8 @@
 The header names the columns (writeResultHeader of nccl-tests src/util.cu): size, count, type, redop
 and root, then time, algbw, busbw and #wrong out of place, and those four again in place. Older
 releases have no root, and `error` for #wrong; those of an all-to-all leave redop blank in the rows.
-Newer ones end rows with a time of day, if asked to (-S).
+Newer ones end rows with a time of day, if asked to (-S). A *placement* is a measurement out of
+place or in place, of which a row may have both.
 """
 
 from __future__ import annotations
@@ -261,5 +262,5 @@ def _has_own_bandwidth(size: float, placement: Placement) -> bool:
     shows that a table without a header has the usual columns."""
     if not placement.algbw:
         return True
-    computed = size / placement.seconds / 1e9
+    computed = size / placement.seconds / 1e9  # GB/s; 2% are for the digits of the printed time
     return abs(computed - placement.algbw) <= _ALGBW_STEP + 0.02 * computed

@@ -1,5 +1,5 @@
 """The flags of `accelerate launch`, in the names of its document (accelerate 1.15.0, commands/
-launch.py)."""
+launch.py). The *document* is accelerate's YAML file of settings."""
 
 from __future__ import annotations
 

@@ -65,6 +65,7 @@ def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -
         settings.add_reservation(name, "FSDP1 takes fsdp_sharding_strategy", "write it there")
     if strategy == "no_shard":
         return {"zero_stage": 0, **({"dp_replicate": num_devices} if num_devices else {})}
+    # ZeRO 2 keeps parameters gathered from one micro-batch to the next.
     layout: dict[str, Any] = {"zero_stage": 2 if strategy in _KEEPING else 3}
     if num_devices is None:
         return layout
@@ -112,6 +113,7 @@ def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
     sequence = settings.integer(f"{DEGREES}sp_size") or 1
     if sequence > 1:  # Ulysses of DeepSpeed or of ms-swift
         mesh["cp"] = sequence
+    # Nothing is set: FSDP2 shards over all ranks.
     if not any(name in settings for name in (*names.values(), f"{DEGREES}sp_size")):
         return {"dp_shard": num_devices} if num_devices else {}
     if not names.keys() <= mesh.keys():  # a degree is "auto", and makes the product right

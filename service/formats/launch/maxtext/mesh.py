@@ -95,7 +95,7 @@ def _split_over_slices(layout: Layout, cluster: Cluster) -> Degrees:
     cover whole ones."""
     size = devices_per_slice(cluster)
     split: Degrees = {}
-    stride = 1
+    stride = 1  # the product of the degrees of the axes so far, which lie further inside
     for axis in layout.placement:
         degree = getattr(layout, axis)
         # An axis takes what is left of the slice, and continues across slices.
@@ -133,6 +133,7 @@ def _expert_axis(layout: Layout) -> tuple[int, str]:
     EXPERT_RULE where experts are divided over context parallelism too, else ""."""
     if layout.dp_shard % layout.ep == 0:
         return layout.ep, ""
+    # Else experts are divided over the context axis and the expert axis, whose product is ep.
     beside_context, remainder = divmod(layout.ep, layout.cp)
     if remainder == 0 and layout.dp_shard % beside_context == 0 and layout.tp == 1:
         return beside_context, EXPERT_RULE

@@ -2,7 +2,8 @@
 of a layer that are kept (maxtext 0.2.5 layers/nnx_decoders.py, get_remat_policy).
 
 Norms and activation functions have no name, and so every policy computes them again. Without a
-policy ("none") a layer is checkpointed all the same, and computed again as a whole.
+policy ("none") a layer is checkpointed all the same, and computed again as a whole. *Tensors* are
+MaxText's names for what a layer keeps; *modules* are the parts of a layer that a layout recomputes.
 """
 
 from __future__ import annotations

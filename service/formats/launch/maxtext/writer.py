@@ -179,7 +179,7 @@ def _batch(job: Job) -> dict[str, Any]:
     them into micro-batches."""
     layout = job.layout
     is_pipelined = layout.pp > 1
-    at_once = job.num_micro_batches if is_pipelined else 1
+    at_once = job.num_micro_batches if is_pipelined else 1  # micro-batches of a forward pass
     sequences = layout.micro_batch * layout.dp * at_once
     settings: dict[str, Any] = {
         "per_device_batch_size": per_device(sequences, layout.num_devices),

@@ -296,7 +296,7 @@ def memory_arguments(job: Job) -> dict[str, Any]:
         }
     if layout.offload_optimizer:
         arguments |= {"optimizer_cpu_offload": True, "use_precision_aware_optimizer": True}
-    if offloads_layers(job):
+    if offloads_layers(job):  # all but one, which Megatron keeps on the device
         arguments["cpu_offloading_num_layers"] = job.problem.architecture.num_layers - 1
     elif layout.offload_activations:
         arguments["fine_grained_activation_offloading"] = True

@@ -4,7 +4,8 @@
 A condition holds where all of its arguments are as it says, and one of those under `any`. An
 argument is `set` or `unset`, `on` (neither unset nor False) or `off`, or has a text. As an object a
 condition says that it `is` one of some texts or is `not`, `has` one of some in it or `lacks` them,
-and that a count is `above` or `at_most` a number, or `at_least` or `below` another argument.
+and that a count is `above` or `at_most` a number, or `at_least` or `below` another argument. A
+*stop* is a setting at which the framework itself refuses to start.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def refusals(
     stops = [*_broken("refusals", args, SOURCE)]
     if is_newest:
         stops += _broken("of_parser", args, facts(_ROWS)["of_parser_source"])
+    # Kernels of FSDP need more than one hardware queue.
     sharding = next((name for name in _SHARDS if args.boolean(name)), None)
     if sharding is not None and environment.get(_QUEUES) == "1":
         rule = f"needs {_QUEUES} above 1 or unset, and it is 1"

@@ -1,5 +1,6 @@
-"""The forms that the arguments of Megatron-LM are sent in: as they are typed, as it dumps them, or
-as YAML."""
+"""The forms that the arguments of Megatron-LM are sent in: as they are typed, as it dumps them at
+the start of a run, or as YAML. A *recipe* is YAML with the arguments in an object of their own. An
+*argument* has a name, seq_length, and a *flag* that sets it, --seq-length."""
 
 from __future__ import annotations
 

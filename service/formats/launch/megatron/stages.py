@@ -35,7 +35,7 @@ def _end_arguments(layers: Sequence[int], pp: int, virtual_stages: int) -> dict[
     or that count the embedding and the loss as a layer each. None where these cannot give such a
     split."""
     # Chunk i is on stage i % pp.
-    counts_of_stages = [set(layers[stage::pp]) for stage in range(pp)]
+    counts_of_stages = [set(layers[stage::pp]) for stage in range(pp)]  # layers of its chunks
     middle_counts = set().union(*counts_of_stages[1:-1])
     is_even_within_stages = all(len(counts) == 1 for counts in counts_of_stages)
     if is_even_within_stages and len(middle_counts) <= 1 and layers[0] and layers[-1]:

@@ -133,6 +133,7 @@ def _arguments(overrides: Overrides) -> dict[str, str]:
         arguments["group_query_attention"] = "True"
     if fields.get("dist.use_megatron_fsdp") == "True":
         arguments["use_megatron_fsdp"] = "True"
+    # The layout has the number of chunks in it, and Megatron-LM takes only one of the two.
     if arguments.get("pipeline_model_parallel_layout", "None") != "None":
         arguments.pop("num_virtual_stages_per_pipeline_rank", None)
     if overrides.num_ranks:
@@ -183,6 +184,7 @@ def _switches(overrides: Overrides) -> dict[str, Any]:
     fields = overrides.texts
     stack_switches = switches_of(catalogue.stack(NAME))
     names = {name for switch in stack_switches for name in switch.arguments}
+    # From the weakest to the strongest: defaults, fields, comm_overlap, mixed precision.
     switches = {**table().facts["base_switches"], **_named_precision(fields)}
     switches |= {name: fields[name] for name in names if name in fields}
     for name in _OVERLAPS:

@@ -94,7 +94,7 @@ def read_overrides(text: str, files: LaunchFiles) -> Overrides:
     starts_nemo = command.program == _NEMO  # its first argument is a verb, such as pretrain
     overrides = _joined(_pairs(command.words[1:] if starts_nemo else command.words))
     overrides.environment.update(command.environment)
-    for assignment in command.in_branches:
+    for assignment in command.in_branches:  # of a script, which may or may not have run
         overrides.settings.note(Reservation.of_branch(assignment))
     overrides.num_ranks = overrides.num_ranks or command.num_ranks
     return overrides

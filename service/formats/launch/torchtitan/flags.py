@@ -94,7 +94,7 @@ class _CommandReader:
         are stops."""
         self._read_variables()
         self._read_words()
-        for branch in self.command.in_branches:
+        for branch in self.command.in_branches:  # assignments that may or may not have run
             self.settings.note(Reservation.of_branch(branch))
         launched = LaunchedSettings(self.settings, num_ranks=_num_ranks(self.command))
         earlier_flags = [*filter(is_earlier, self.unknown)]
@@ -140,7 +140,7 @@ class _CommandReader:
                 " activation-checkpoint: put it in front"
             )
             raise invalid_launch(f"--{flag.name}", rule)
-        # --section.no_option switches an option off.
+        # --section.no_option switches an option off; `positive` is its name without the no_.
         positive = re.sub(r"(^|\.)no_(\w+)$", r"\1\2", name)
         switched_off = self.table.fields.get(positive)
         strays = flag.strays

@@ -265,6 +265,7 @@ class _Reader:
         """Sets the layout's sharded data-parallel degree and ZeRO stage, and the number of
         devices where the degrees determine it. Notes a stop where degrees and devices contradict
         each other."""
+        # torchtitan's mesh has these degrees and dp_shard; ep lies within them.
         others = layout["pp"] * layout["dp_replicate"] * layout["cp"] * layout["tp"]
         if "dp_shard" in layout:
             product = others * layout["dp_shard"]

@@ -65,7 +65,7 @@ def read_adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
     rank = settings.integer("lora_r") or settings.integer("lora_rank") or _USUAL_RANK
     if rank > MAX_RANK:
         raise invalid_launch(shown("lora_r", rank), f"must be at most {MAX_RANK}")
-    bits = settings.integer("bits") or 16
+    bits = settings.integer("bits") or 16  # of a frozen weight
     for narrow in (8, 4):
         bits = narrow if settings.boolean(f"load_in_{narrow}bit") else bits
     if bits not in get_args(BaseBits):

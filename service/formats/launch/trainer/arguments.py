@@ -1,4 +1,5 @@
-"""The arguments of a program of transformers as settings."""
+"""The arguments of a program of transformers as settings: flags (--bf16), overrides (a.b=c), and
+the YAML or JSON files in front of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """`fsdp` and `fsdp_config` of TrainingArguments in the names of accelerate (transformers 5.24.0,
-training_args.py, _process_fsdp_args)."""
+training_args.py, _process_fsdp_args). accelerate's *document* is its YAML file of settings."""
 
 from __future__ import annotations
 

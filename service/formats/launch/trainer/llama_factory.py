@@ -150,7 +150,7 @@ def _megatron(trainer: TrainerSettings, settings: Settings) -> None:
             trainer.put(
                 f"megatron_lm_config.megatron_lm_{key}", settings.given[name], source_name=name
             )
-    trainer.put("gradient_checkpointing", False)
+    trainer.put("gradient_checkpointing", False)  # Megatron has recompute_granularity instead
 
 
 _ACCELERATE_NAMES = {

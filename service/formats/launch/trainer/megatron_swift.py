@@ -1,5 +1,5 @@
 """The arguments of `megatron sft` of ms-swift 4.6.0, which trains with Megatron-Core, in the flags
-of Megatron-LM."""
+of Megatron-LM. A *flag* is typed, --seq-length, and sets an *argument*, seq_length."""
 
 from __future__ import annotations
 

@@ -70,6 +70,7 @@ def read_objective(settings: Settings) -> Objective:
     reservation."""
     name = settings.text(OBJECTIVE)
     if name is None:
+        # Only training with generated answers, or with a teacher, has such a setting.
         sign = next((sign for sign in _SIGNS if settings.given.get(sign) not in _OFF), None)
         if sign is not None:
             settings.add_reservation(sign, _GENERATING, _SUPERVISED)

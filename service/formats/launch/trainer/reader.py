@@ -108,7 +108,7 @@ class _Reader:
             arguments = self._arguments_of(trainer)
             document = document_of(arguments, self.launched.files, self.reservations)
         if document is None and self._lacks_document(arguments):
-            document = {}
+            document = {}  # read by its defaults, with a reservation
         if document is None:
             reading = self._read_accelerate(arguments)
         else:

@@ -89,7 +89,7 @@ def _add(parts: TrainedParts, pattern: str) -> None:
     elif path in _WHOLE_MODEL:
         has_only_layers = "layers" in names or path == "transformer.h"
         parts.layers = None
-        parts.embedding |= not has_only_layers
+        parts.embedding |= not has_only_layers  # model.* has the embedding in it
         parts.head |= not path  # the head is not inside of model.*, and only .* matches it
     elif names & _EMBEDDINGS:
         parts.embedding = True

@@ -131,6 +131,7 @@ def _read_model_format(settings: Settings, workload: dict[str, Any], *, has_own_
     if dtype not in _HALVES:
         rule = "must be auto, float32, bfloat16 or float16"
         raise invalid_launch(shown("dtype", dtype), rule)
+    # Without mixed precision the model computes in the format that it is loaded in.
     is_mixed = workload["precision"] != "fp32"
     if not is_mixed:
         workload["precision"] = _HALVES[str(dtype)]

@@ -35,7 +35,7 @@ def fill_in_defaults(
     """Adds TRL's defaults to the arguments that the launch does not give, and notes each in
     `default_origins` or `assumed`."""
     defaults: Mapping[str, Any] = field_table("transformers").facts["trl_defaults"]
-    sets_format = "fp16" in arguments or "mixed_precision" in arguments
+    sets_format = "fp16" in arguments or "mixed_precision" in arguments  # then bf16 is no default
     for name, value in defaults.items():
         if name in arguments or (name == "bf16" and sets_format):
             continue
