@@ -142,6 +142,8 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     network_activations(f, layer, shard, pieces)
     if not f.fused and layer.gated:
         eager_activations(f, layer, stream, heads, pieces)
+    if f.rematerialises:
+        pieces[NORM] = pieces[DENSE_ACT] = pieces[EXPERT_ACT] = 0.0
     if layer.sparse:
         routed = routed_tokens(layer, shard)
         pieces[EXPERT_ACT] += routed * layer.expert_input * f.scaled_token_bytes

@@ -118,6 +118,13 @@ class Problem:
         return 4.0 if compiled and self.launch == "eager" else compiled
 
     @property
+    def rematerialises(self) -> bool:
+        """True where a compiler has backward compute anew what norms and activation functions put
+        out, within the kernels that read it (PyTorch torch/_functorch/partitioners.py,
+        min_cut_rematerialization_partition)."""
+        return self.launch == "compiled"
+
+    @property
     def is_captured(self) -> bool:
         """True where a step is captured once and replayed as a graph on the device, which leaves no
         gaps between kernels."""
