@@ -51,8 +51,8 @@ class Posterior:
         return Posterior(self.keys + other.keys, precision)
 
     def with_added_variance(self, variance: Mapping[TermKey, float]) -> Posterior:
-        """Return the posterior after each of its terms may have changed, with this variance by
-        key."""
+        """Return the posterior with this variance, by key, added to its terms: their true values
+        may have drifted since the runs that it was learnt from."""
         if not variance.keys() & {*self.keys}:
             return self
         added = np.diag([variance.get(key, 0.0) for key in self.keys])

@@ -194,10 +194,10 @@ class Problem:
 
     @property
     def tensor_gather_bytes(self) -> float:
-        """The bytes of an element that tensor parallelism gathers for products with sequence
-        parallelism."""
+        """Under sequence parallelism, the bytes of each element of a product's input that tensor
+        parallelism gathers."""
         number_format = self.workload.number_format
-        # Only with scales of whole tensors is an input cast before it is gathered.
+        # Some stacks cast an input before they gather it, but never with a scale for each row.
         is_cast_before = self.workload.precision in self.stack.tensor_gathers_in
         if is_cast_before and not self.scales_rows:
             return min(number_format.gemm_bytes, number_format.activation_bytes)

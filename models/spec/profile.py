@@ -393,8 +393,9 @@ class Profile:
         return max((self.software_year - year for year in years), default=0.0)
 
     def neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
-        """Return the neighbourhood of step time of the narrowest scope that has one. `scopes` come
-        widest first. Where none has one, the neighbourhood is the residual spread."""
+        """Return how far step times of such runs lie from predictions (their neighbourhood): that
+        of the narrowest scope that has one, or else the residual spread. `scopes` come widest
+        first."""
         return self._of_narrowest_scope(self.neighbourhoods, scopes).seen_from(self.between_sources)
 
     def memory_neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:

@@ -1,5 +1,5 @@
-"""The cluster that the nodes of an allocation make, of which a job uses every chip. An *allocation*
-is a list of nodes that the caller holds. A *domain* is the chips that scale-up links join."""
+"""The cluster that the nodes of an allocation make. An *allocation* is a list of nodes that the
+caller holds. A *domain* is the chips that scale-up links join."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from service.schemas.cluster import ClusterFields, ClusterPreset
 def cluster_of_held_nodes(
     resolver: Resolver, cluster: ClusterPreset | ClusterFields, allocation: AllocationFields | None
 ) -> ClusterPreset | ClusterFields:
-    """Returns the cluster with as many chips as the nodes of the allocation have. Its scale-up
-    domains get the largest size that divides the chips of each domain of nodes: racks with 64 and
-    with 48 chips make domains of 16. Raises Invalid where the nodes contradict each other or the
-    cluster."""
+    """Returns the cluster with the chips that it asks for, or else with all of the allocation's
+    nodes. Its scale-up domains, unless the request states their size, get the largest size that
+    divides the chips of each domain of nodes: racks with 64 and with 48 chips make domains of 16.
+    Raises Invalid where the nodes contradict each other or the cluster."""
     if allocation is None:
         return cluster
     _require_distinct(allocation)

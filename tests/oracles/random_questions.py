@@ -132,10 +132,11 @@ PINNED: list[dict[str, tuple[object, ...]]] = [
 
 
 def offers(problem: Problem, pinned: Allowed) -> bool:
-    """Whether the stack can recompute the modules that are asked for."""
+    """Whether the stack can recompute the modules that are asked for, and layers have them."""
     modules = set(pinned.get("recompute_modules", ()))
     return not modules or (
         modules <= set(problem.stack.recomputable_modules)
+        and all(map(problem.has_module, modules))
         and "selective" in problem.stack.recompute
     )
 

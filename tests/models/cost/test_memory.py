@@ -269,13 +269,29 @@ def test_tokens_that_scores_scale_are_kept() -> None:
     """Six experts take each of 4,096 tokens of 2048 elements in 26 of DeepSeek-V2-Lite's layers."""
     base = question(model="deepseek-v2-lite", chips=8, seq_len=4096)
     rows = Layouts.of([Layout(dp_shard=8, zero_stage=3, recompute="none")])
-    stacks = [{}, {"scaled_token_bytes": 2}, {"scaled_token_bytes": 2, "launch": "eager"}]
-    plain = {"scaled_token_bytes": 0}
-    problems = [on_stack("torchtitan", base, **(plain | changes)) for changes in stacks]
-    c = PROFILE.coefficients(problems[0].scopes)
-    none, two, four = (predict(p, rows, c).memory["activations_bytes"][0] for p in problems)
-    byte = 26 * 6 * 4096 * 2048 * c.activation_memory
-    assert [two - none, four - none] == pytest.approx([2 * byte, 4 * byte])
+    for launch, size in (("compiled", 2), ("eager", 4)):
+        problems = [
+            on_stack("torchtitan", base, launch=launch, scaled_token_bytes=size) for size in (0, 2)
+        ]
+        c = PROFILE.coefficients(problems[0].scopes)
+        without, kept = (predict(p, rows, c).memory["activations_bytes"][0] for p in problems)
+        elements = 26 * 6 * 4096 * 2048
+        assert kept - without == pytest.approx(elements * size * c.activation_memory)
+
+
+def test_compiled_kernels_keep_neither_norms_nor_activated_gates() -> None:
+    """A layer of Llama-3 8B keeps of a token its input, the stream between its blocks, queries,
+    keys, values and attention's output, and two up-projections."""
+    base = question(model="llama-3-8b", chips=8, seq_len=8192)
+    base = replace(base, architecture=replace(base.architecture, vocab_size=1024))
+    problem = on_stack("torchtitan", base, launch="compiled")
+    rows = Layouts.of(
+        [Layout(dp_shard=8, zero_stage=3, recompute="none", micro_batch=n) for n in (1, 2)]
+    )
+    c = PROFILE.coefficients(problem.scopes)
+    one, two = predict(problem, rows, c).memory["activations_bytes"]
+    a_layer = 2 * (2 * 4096 + 4096 + 2 * 1024 + 4096 + 2 * 14336) * 8192
+    assert two - one == pytest.approx(32 * a_layer * c.activation_memory)
 
 
 def test_a_last_stage_that_keeps_logits_has_those_of_all_micro_batches() -> None:
