@@ -111,15 +111,7 @@ def test_the_bolder_is_the_fastest_that_fits_by_the_median(
 
 
 def test_what_surety_costs_is_told_where_it_is_much() -> None:
-    asked = problem(
-        "deepseek-v3",
-        ("deepseek-h800-mpft", 2048),
-        "deepseek",
-        seq_len=4096,
-        global_batch=15360,
-        load_balancing="bias",
-        precision="fp8",
-    )
+    asked = problem("mixtral-8x7b", ("h100", 16), "megatron", seq_len=8192, global_batch=128)
     found = recommend(asked, PROFILE)
     assert found.bolder is not None
     assert found.bolder_gain is not None

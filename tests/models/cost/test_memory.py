@@ -204,7 +204,9 @@ def test_eager_kernels_keep_more_than_fused_ones() -> None:
     """Of each token and layer of Llama-3-8B: two norms of 6 bytes an element, queries and keys, the
     activated gate."""
     base = question(model="llama-3-8b", chips=1, global_batch=1)
-    fused, eager = (on_stack("torchtitan", base, fused=fused) for fused in (True, False))
+    fused, eager = (
+        on_stack("torchtitan", base, fused=fused, launch="eager") for fused in (True, False)
+    )
     c = PROFILE.coefficients(fused.scopes)
     kept = [
         predict(p, Layouts.of([Layout()]), c).memory["activations_bytes"][0] for p in (fused, eager)

@@ -124,15 +124,10 @@ def test_the_bolder_layout_says_its_odds_and_its_gain_and_can_be_drawn_and_repor
 
 def test_what_surety_costs_is_a_reason_where_it_is_much(shared_client) -> None:
     body = {
-        "model": "deepseek-v3",
-        "cluster": {"preset": "deepseek-h800-mpft", "num_chips": 2048},
-        "workload": {
-            "seq_len": 4096,
-            "global_batch": 15360,
-            "load_balancing": "bias",
-            "precision": "fp8",
-        },
-        "stack": "deepseek",
+        "model": "mixtral-8x7b",
+        "cluster": {"preset": "h100", "num_chips": 16},
+        "workload": {"seq_len": 8192, "global_batch": 128},
+        "stack": "megatron",
     }
     found = shared_client.post("/v1/recommendations", json=body).json()
     assert found["bolder"]["gain"] > 0.1

@@ -168,7 +168,7 @@ SLURM = """#!/bin/bash
 srun torchrun --nnodes 2 --nproc_per_node 8 -m torchtitan.train --training.seq_len 8192 \\
   --training.global_batch_size 64 --training.local_batch_size 1 \\
   --parallelism.data_parallel_shard_degree {shard} --parallelism.tensor_parallel_degree {tensor} \\
-  --activation_checkpoint.mode selective
+  --activation_checkpoint.mode full
 """
 ON_H100 = ("--on", "h100", "--nodes", "2", "--model", "llama-3.1-8b")
 
