@@ -87,11 +87,14 @@ def write_time_terms(
         beside = (1 - 1 / m) * length if together else (m - 1) * stages.free[stage]
         # A stage that waits for the others fetches beside these waits too.
         covered = length if together else m * both
+        fetched = fetched_seconds(f, c, row, mesh, stages, stage, covered)
+        # Traffic that comes once a step hides beside waits for the host too. Otherwise shorter
+        # passes would make a step longer whose waits for the host fill what they leave.
         stage_ending = StageEnding(
-            once=once_seconds(f, c, row, m, length, stages, stage),
+            once=once_seconds(f, c, row, m, length + fetched, stages, stage),
             optimizer=optimizer_seconds(f, c, row, mesh, stages, stage),
             sends=exposed_sends(f, c, row, m, mesh.send, beside),
-            fetched=fetched_seconds(f, c, row, mesh, stages, stage, covered),
+            fetched=fetched,
         )
         end = m * both + stages.idle[stage] + stage_ending.once + stage_ending.optimizer
         end = end + stage_ending.sends + stage_ending.fetched
