@@ -166,7 +166,8 @@ class Facts(NamedTuple):
     """Selective recompute saves what tensor parallelism reduced and scattered."""
     scaled_token_bytes: float
     rematerialises: bool
-    """What norms and activation functions put out is computed anew in backward, at no cost."""
+    """True where backward computes what norms and activation functions put out anew, at no
+    cost."""
     experts_at_once: bool
     experts_in_python: bool
     """True where a loop in Python goes through the experts, operation by operation."""

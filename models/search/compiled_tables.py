@@ -49,8 +49,8 @@ class PolicyTables(NamedTuple):
     """The number of the partition by which a chain's layers are split over stages under a schedule,
     (chains, s)."""
     layers: Array
-    """How many layers of a chunk may be recomputed where a variant leaves that open: the numbers
-    below all layers of the model, ascending."""
+    """The numbers of layers of a chunk that may be recomputed where a variant leaves that open:
+    those below all layers of the model, ascending."""
     all_layers: bool
     """True where all layers of a chunk may be recomputed."""
     hides_most: int

@@ -41,7 +41,8 @@ class Interpreter:
     tree: Tree
     script: Script
     variables: Variables
-    """Those at the current statement. Those in its `fixed` have values that the request sends."""
+    """The variables at the current statement. Its `fixed` holds those whose values the request
+    sends."""
     files: LaunchFiles
     budget: Budget = field(default_factory=Budget)
     takes_defaults: bool = True

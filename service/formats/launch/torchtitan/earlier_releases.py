@@ -84,7 +84,8 @@ class EarlierSettings(Settings):
         for name, value in settings.items():
             self._take(name, value)
         self.config = self._read_config(facts["flavors"])
-        """What a config function sets in 0.3.0: the model, its precision and its optimizer."""
+        """The settings that a config function makes in 0.3.0: the model, its precision and its
+        optimizer."""
 
     def _take(self, name: str, value: Any) -> None:
         """Takes one setting by its name before 0.3.0: renames it, ignores it, or records a
