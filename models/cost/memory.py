@@ -140,10 +140,10 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     if f.materialises_scores:  # softmax output, dropout mask and output: 5 bytes of 2-byte scores
         pieces[ATTENTION] = inner * layer.num_attention_heads * f.seq_len * (2.5 * element)
     network_activations(f, layer, shard, pieces)
-    if not f.fused and layer.gated:
-        eager_activations(f, layer, stream, heads, pieces)
     if f.rematerialises:
         pieces[NORM] = pieces[DENSE_ACT] = pieces[EXPERT_ACT] = 0.0
+    elif not f.fused and layer.gated:
+        eager_activations(f, layer, stream, heads, pieces)
     if layer.sparse:
         routed = routed_tokens(layer, shard)
         pieces[EXPERT_ACT] += routed * layer.expert_input * f.scaled_token_bytes
