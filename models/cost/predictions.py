@@ -31,9 +31,10 @@ from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients
 
-_TERMS = read_json("models", "data/terms.json")
-TIME_TERMS: dict[str, str] = {name: term["meaning"] for name, term in _TERMS["time"].items()}
-MEMORY_TERMS: dict[str, str] = {name: term["meaning"] for name, term in _TERMS["memory"].items()}
+TERMS = read_json("models", "data/terms.json")
+"""The meaning of each term of a step time and of memory, and the words for it in a sentence."""
+TIME_TERMS: dict[str, str] = {name: term["meaning"] for name, term in TERMS["time"].items()}
+MEMORY_TERMS: dict[str, str] = {name: term["meaning"] for name, term in TERMS["memory"].items()}
 _BLOCK_LAYOUTS = 1 << 13
 """The number of layouts that are predicted together, in an order in which they have much in common.
 Their costs stay in the processor's cache until they are put in their places: 262,144 layouts in

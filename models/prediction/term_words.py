@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from models.cost.predictions import in_gib
-from models.package_data import read_json
+from models.cost.predictions import TERMS, in_gib
 
 _FOUR_DIGITS = 999.5  # rounds to a thousand, which three digits would show with an exponent
-_TERMS = read_json("models", "data/terms.json")
-TIME_WORDS: dict[str, str] = {name: term["words"] for name, term in _TERMS["time"].items()}
+TIME_WORDS: dict[str, str] = {name: term["words"] for name, term in TERMS["time"].items()}
 MEMORY_WORDS: dict[str, str] = {
-    in_gib(name): term["words"] for name, term in _TERMS["memory"].items()
+    in_gib(name): term["words"] for name, term in TERMS["memory"].items()
 }
 
 
