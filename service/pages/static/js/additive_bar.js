@@ -1,8 +1,9 @@
 // One bar whose parts add up to the whole. Parts that rest on less than measurements are hatched.
 import { on } from "./palette.js";
+import { textWidth } from "./text_width.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const ROOM_FOR_A_LETTER = 6.6; // pixels at 12 px, with some air
+const AIR = 6; // pixels that a label needs beside it
 
 // Returns the lines of a hatch: one way for what is inherited, both ways for what a data sheet says.
 export function hatching(ground) {
@@ -34,7 +35,7 @@ export function additiveBar(id, parts, { unit, capacity, interval, width, colour
   const stacked = parts.map((part) => ({ ...part, x1: end, x2: (end += part.value) }));
   const most = Math.max(end, capacity?.value ?? 0, interval?.[1] ?? 0) * 1.02;
   const scale = (width - 24) / most;
-  const named = stacked.filter((part) => part.label.length * ROOM_FOR_A_LETTER < part.value * scale);
+  const named = stacked.filter((part) => textWidth(part.label) + AIR < part.value * scale);
   const plot = Plot.plot({
     width,
     height: 128,

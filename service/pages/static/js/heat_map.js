@@ -3,7 +3,8 @@
 // they lie. Places are logarithms (base 2), since values are multiples of each other, and Plot's own
 // logarithmic axis leaves labels out.
 import { on } from "./palette.js";
-import { labelled, textWidth } from "./pin_labels.js";
+import { labelled } from "./pin_labels.js";
+import { textWidth } from "./text_width.js";
 
 const MOST = 0.6; // of the scale of colours: beyond it all is "much longer"
 

@@ -1,9 +1,8 @@
 // The names of pins on a map: beside their marks where there is room, and else as numbers, which a
 // legend explains. What lies on no free place shares the number of the nearest that has one.
-const LETTER = 6.8; // pixels of a letter at 12 px, with some air
-const AIR = 5; // between a mark and its label
+import { textWidth } from "./text_width.js";
 
-export const textWidth = (text) => text.length * LETTER;
+const AIR = 5; // between a mark and its label
 
 const overlap = (one, other) => one.left < other.right && other.left < one.right && one.top < other.bottom && other.top < one.bottom;
 
