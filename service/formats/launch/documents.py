@@ -96,12 +96,12 @@ def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     distinct: dict[str, Any] = {}
     for name, value in pairs:
         if name in distinct and distinct[name] != value:
-            raise _twice(name)
+            raise _repeated_name(name)
         distinct[name] = value
     return distinct
 
 
-def _twice(name: str) -> Invalid:
+def _repeated_name(name: str) -> Invalid:
     """Returns the error for a name that an object has twice with different values, which
     frameworks refuse or resolve either way."""
     rule = "stands twice in one object of the document, with values that differ: write it once"
@@ -180,7 +180,7 @@ def _inner_nodes(node: yaml.Node) -> list[yaml.Node]:
         if isinstance(key, yaml.ScalarNode):
             before = named.setdefault(key.value, value)
             if before is not value and not _are_alike(before, value):
-                raise _twice(key.value)
+                raise _repeated_name(key.value)
     return _parts(node)
 
 

@@ -132,9 +132,9 @@ def recognized(text: str, files: LaunchFiles) -> Recognized | None:
             if pattern.search(program):
                 return Recognized(format_, f"the program {program}")
         named = [word.rpartition("/")[2] for word in command.before]
-        for launcher, format_ in (("accelerate", "accelerate"), ("deepspeed", "deepspeed")):
+        for launcher in ("accelerate", "deepspeed"):  # each has the name of its format
             if launcher in named:
-                return Recognized(format_, f"the launcher {launcher}")
+                return Recognized(launcher, f"the launcher {launcher}")
         names |= _names(" ".join(command.words))  # of a script that was sent
     # The format with most of the names, if it has two and no other has as many.
     matches = _counts_by_format(names)
@@ -153,7 +153,7 @@ def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | Non
     program = None if command is None else command.program
     if command is None or program is None:
         return None
-    if len(_names(text) & known_settings()) >= _FEWEST:
+    if len(_names(text) & known_settings()) >= _FEWEST:  # it has settings of a framework
         return None
     words = (*command.before, program)
     base = program.rpartition("/")[2]
@@ -163,14 +163,14 @@ def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | Non
         return (program, _NOT_SENT) if says_nothing or not is_known else None
     if program_at(words) is None:
         return None
-    # Launchers that start any program do not show that it trains; a name that says so does.
     # `likelihood` is below 0 for names of other work, and above 1 for names of training.
-    has_settings = any(re.match(r"-|[\w.+]+=", word) for word in command.words)
-    is_launch = set(launchers(words)) - {"srun", "sbatch", "mpirun", "mpiexec"}
-    # A likelihood below 0 is of a name that says that it does something else than training.
-    if likelihood(words) < 0 or not (has_settings or is_launch or likelihood(words) > 1):
+    if likelihood(words) < 0:
         return program, _TRAINS_NOTHING
-    return None
+    has_settings = any(re.match(r"-|[\w.+]+=", word) for word in command.words)  # --a, b=1
+    # srun and the like start any program; torchrun and the like start training.
+    is_training = set(launchers(words)) - {"srun", "sbatch", "mpirun", "mpiexec"}
+    may_train = has_settings or is_training or likelihood(words) > 1
+    return None if may_train else (program, _TRAINS_NOTHING)
 
 
 def starts_something_else(text: str, files: LaunchFiles) -> tuple[str, str] | None:
@@ -249,13 +249,15 @@ def _known(format_: str) -> frozenset[str]:
 
 
 def _keys_of_document(format_: str) -> Iterable[str]:
-    """Yields the keys, at every level, of a format's document and of the tools that are read
-    with it."""
+    """Yields the keys, at every level, of the documents of accelerate or DeepSpeed: "bf16" and
+    "enabled" for bf16.enabled. The keys of tools around accelerate, such as axolotl, are among
+    its own."""
     stack = catalogue.stack("fsdp" if format_ == "accelerate" else format_)
     tables = (format_, *TRAINER_TABLES) if format_ == "accelerate" else (format_,)
-    switches = (argument for switch in switches_of(stack) for argument in switch.arguments)
-    named = (
-        name for table in map(field_table, tables) for name in (*table.fields, *table.patterns)
-    )
-    for name in (*named, *switches, *KNOB_SETTINGS[format_].values(), *_MAIN_KEYS[format_]):
+    names = [*KNOB_SETTINGS[format_].values(), *_MAIN_KEYS[format_]]
+    for table in map(field_table, tables):
+        names += [*table.fields, *table.patterns]
+    for switch in switches_of(stack):
+        names += switch.arguments
+    for name in names:
         yield from name.split(".")

@@ -84,6 +84,6 @@ def _may_hold(condition: Condition, layout: Mapping[str, Any]) -> bool:
     layout. Conditions that the layout does not decide count as met."""
     if condition in ("tp", "cp", "ep", "pp"):
         return layout.get(condition, 1) > 1
-    if condition in ("zero_1_2", "zero_3"):  # stages 1 and 2, or stage 3
-        return (layout["zero_stage"] == 3) == (condition == "zero_3") and layout["zero_stage"] > 0
-    return True
+    if condition == "zero_3":
+        return layout["zero_stage"] == 3
+    return condition != "zero_1_2" or layout["zero_stage"] in (1, 2)

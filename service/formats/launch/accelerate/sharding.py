@@ -135,7 +135,9 @@ def _experts(settings: Settings, mesh: dict[str, int]) -> dict[str, int]:
     ep = settings.integer(f"{DEGREES}ep_size") or 1
     if ep == 1:
         return {}
-    return {"ep": ep, **({"dp_shard": mesh["dp_shard"] * ep} if "dp_shard" in mesh else {})}
+    if "dp_shard" not in mesh:  # it is "auto", and takes the ranks that the others leave
+        return {"ep": ep}
+    return {"ep": ep, "dp_shard": mesh["dp_shard"] * ep}
 
 
 def ddp_layout(settings: Settings, num_devices: int | None) -> dict[str, Any]:

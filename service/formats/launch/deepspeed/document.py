@@ -13,9 +13,8 @@ from functools import partial
 from typing import Any
 
 from models.layouts.factors import divisors
-from service.formats.launch.deepspeed.writer import NAME, RELEASE
+from service.formats.launch.deepspeed.writer import RELEASE
 from service.formats.launch.job import in_words
-from service.formats.launch.switch_settings import values_of_switches
 from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop, Stopped, Stops
@@ -200,14 +199,9 @@ def _sharding(settings: Settings) -> dict[str, Any]:
 def _add_reservation_for_parameters(
     settings: Settings, device: str, *, offloads_optimizer: bool
 ) -> None:
-    """Adds a reservation for parameters in host memory, unless the release has a switch for them
-    and the optimizer is in RAM too. `device` is "cpu" or "nvme"."""
-    if _OFFLOAD_PARAMETERS not in values_of_switches(NAME):
-        cure = "judge it with none, which takes more memory"
-        settings.add_reservation(
-            _OFFLOAD_PARAMETERS, "parameters on the host are not described", cure
-        )
-    elif not offloads_optimizer:
+    """Adds a reservation for parameters that are offloaded without the optimizer, or to NVMe.
+    Only parameters in RAM beside their optimizer are modelled. `device` is "cpu" or "nvme"."""
+    if not offloads_optimizer:
         reason = "parameters on the host without the optimizer are not described"
         settings.add_reservation(_OFFLOAD_PARAMETERS, reason, "offload the optimizer too")
     elif device == "nvme":

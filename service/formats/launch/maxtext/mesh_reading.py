@@ -28,13 +28,13 @@ _AXES: Mapping[str, tuple[str, ...]] = {
 }
 """The axes of the mesh by what they do. `fsdp_transpose` shards the batch as `fsdp` does, but the
 other side of a matrix (configs/types.py, logical_axis_rules)."""
-_NEAREST = ("context_usp_ulysses",)
+_NEAR_AXES = ("context_usp_ulysses",)
 """Axes that are not modelled, and are read as the nearest axis."""
 _AXIS_NOT_DESCRIBED = (
     "what this axis of the mesh shards is not described, or read as the nearest axis",
     "use the axes data, fsdp, tensor, context, expert and pipeline",
 )
-_FOREIGN = ("diloco", "sequence", "context_autoregressive", "autoregressive")
+_UNREAD_AXES = ("diloco", "sequence", "context_autoregressive", "autoregressive")
 """Axes that are not modelled, and are not read."""
 
 
@@ -157,12 +157,12 @@ class _Side:
         for degrees that MaxText refuses."""
         self.prefix = prefix
         self.degrees: dict[str, int] = {}
-        for axis in (*chain.from_iterable(_AXES.values()), *_FOREIGN):
+        for axis in (*chain.from_iterable(_AXES.values()), *_UNREAD_AXES):
             setting = self.setting(axis)
             degree = values[setting]
             if degree < 1 and degree != -1:
                 raise Stopped(setting, degree, "must be at least 1, or -1", f"{setting}=1")
-            if degree != 1 and axis in (*_FOREIGN, *_NEAREST):
+            if degree != 1 and axis in (*_UNREAD_AXES, *_NEAR_AXES):
                 settings.add_reservation(setting, *_AXIS_NOT_DESCRIBED)
             self.degrees[axis] = degree
         free = [self.setting(axis) for axis, degree in self.degrees.items() if degree == -1]

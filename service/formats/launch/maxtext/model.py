@@ -50,7 +50,7 @@ def model_settings(architecture: Architecture, table: FieldTable) -> dict[str, A
     """Returns the settings that make a model: the name of MaxText's file for it, or its sizes.
     Returns none where MaxText has neither a file for it nor such layers."""
     name = _name_of(architecture, table.facts["models"])
-    settings: dict[str, Any] = {"model_name": name} if name else _sizes(architecture)
+    settings: dict[str, Any] = {"model_name": name} if name else _size_settings(architecture)
     if settings and architecture.mtp_layers:
         settings["mtp_num_layers"] = architecture.mtp_layers
     return settings
@@ -67,7 +67,7 @@ def _name_of(architecture: Architecture, models: Mapping[str, str]) -> str | Non
     return None
 
 
-def _sizes(architecture: Architecture) -> dict[str, Any]:
+def _size_settings(architecture: Architecture) -> dict[str, Any]:
     """Returns the size settings of a model whose layers are all like Llama's or Mixtral's; none
     for any other model."""
     if len(architecture.kinds) > 1 or architecture.final_norm_bias or architecture.lm_head_bias:
@@ -77,6 +77,7 @@ def _sizes(architecture: Architecture) -> dict[str, Any]:
     network = layer.feed_forward
     if attention is None or attention.is_mla or network is None:
         return {}
+    # Anything that plain layers of these sizes do not have would be lost.
     if _with_plain_layers(architecture, attention, network) != architecture:
         return {}
     settings: dict[str, Any] = {
@@ -240,7 +241,8 @@ def _scaled(values: Mapping[str, Any]) -> dict[str, Any]:
     doublings, remainder = divmod(scale.bit_length() - 1, 3)
     heads = doublings + (remainder > 0)
     width = doublings + (remainder > 1)
-    # Each size is doubled so many times.
+    # Of every three doublings the heads and the network, the width and the depth get one each. Of
+    # one or two that are left, the heads come first.
     shifts = {
         "base_emb_dim": width,
         "base_num_query_heads": heads,

@@ -193,27 +193,28 @@ class _Reader:
         if pp == 1:
             return {}
         values = self.values
-        layers = values["num_layers_per_pipeline_stage"]
+        per_stage = values["num_layers_per_pipeline_stage"]
         repeats = values["num_pipeline_repeats"]
         pipeline_layers = values["pipeline_parallel_layers"]
-        if layers < 1 or repeats < -1 or repeats == 0:
-            name = "num_pipeline_repeats" if layers >= 1 else "num_layers_per_pipeline_stage"
+        if per_stage < 1 or repeats < -1 or repeats == 0:
+            name = "num_pipeline_repeats" if per_stage >= 1 else "num_layers_per_pipeline_stage"
             self.stops.note(Stopped(name, values[name], "must be at least 1", f"{name}=1"))
-            # -1 repeats are as many as the layers of the model need.
-            layers, repeats = max(layers, 1), repeats or -1
+            # Legal values stand in. -1 repeats are as many as the layers of the model need.
+            per_stage, repeats = max(per_stage, 1), repeats or -1
         if pipeline_layers != -1:
             reason = "only these layers are in the pipeline, and all are read as such"
             self.settings.add_reservation("pipeline_parallel_layers", reason, "leave it out")
         if architecture is not None and repeats == -1:
-            repeats, remainder = divmod(architecture.num_layers, pp * layers)
+            repeats, remainder = divmod(architecture.num_layers, pp * per_stage)
             if remainder and pipeline_layers == -1:
-                self.stops.note(_uneven_stages(layers, pp, architecture.num_layers))
+                self.stops.note(_uneven_stages(per_stage, pp, architecture.num_layers))
                 repeats = max(repeats, 1)
         if repeats != 1:
             reason = "a circular pipeline is read as if each stage ran all of its layers at once"
             cure = "use num_layers_per_pipeline_stage so that there is one repeat"
             self.settings.add_text_reservation(shown("num_pipeline_repeats", repeats), reason, cure)
         gathers_once = values["pipeline_fsdp_ag_once"]
+        # JAX differentiates the pipeline as a whole, so all forwards run before all backwards.
         return {"schedule": "afab", "virtual_stages": 1, "reshard": not gathers_once}
 
     def _recompute(self, architecture: Architecture | None) -> dict[str, Any]:

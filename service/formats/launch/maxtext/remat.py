@@ -212,8 +212,8 @@ def _recomputed_networks(
     tensors: set[str], architecture: Architecture | None, *, is_custom: bool
 ) -> tuple[list[str], bool]:
     """Returns the modules of feed-forward networks that are recomputed when these tensors stay
-    in memory, and whether that is exact. The output of a dense network stays only for a norm
-    that follows: JAX drops what backward does not read."""
+    in memory, and True where exactly they are. The output of a dense network stays only for a
+    norm that follows: JAX drops what backward does not read."""
     if architecture is not None and architecture.is_moe:
         # Only custom policies name the tensors of experts; named ones count by those of an MLP.
         if tensors >= (_EXPERTS if is_custom else _MLP):
@@ -223,7 +223,8 @@ def _recomputed_networks(
         kind.norm_follows for kind in architecture.kinds
     )
     keeps_output = "mlpwo" in tensors
-    # The modules "mlp" and "moe" recompute the output too, and the activations alone keep it.
+    # Without a kept input of the activation the whole network is recomputed, its output too. With
+    # one of two kept, the gate is recomputed; with both, only the activation.
     if not tensors & _UP:
         return ["mlp", "moe"], not (reads_output and keeps_output)
     gate = [] if tensors >= _UP else ["mlp_gate"]

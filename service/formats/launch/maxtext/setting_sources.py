@@ -51,6 +51,7 @@ class SettingSources:
         self.of_model: dict[str, Any] = {}
         self.ignored: list[str] = []
         self._of_files: set[str] = set()
+        """The names that files set, which the file of the model overrides."""
 
     def read(self, text: str, changes: Changes, files: LaunchFiles) -> None:
         """Reads a YAML document or a command line, applies `changes`, drops settings without
@@ -59,7 +60,7 @@ class SettingSources:
             self._read_document(read_document(text), files)
         else:
             self._read_command(split_command(text, files))
-        self._of_files -= changes.keys()
+        self._of_files -= changes.keys()  # a change counts as typed on the command line
         self.settings.change(changes)
         self._leave_out_idle()
         self._read_model_file()
@@ -78,7 +79,7 @@ class SettingSources:
                     " read, which has the same name"
                 )
             self._take_of_file(in_package.settings)
-        elif in_package is None or in_package.settings:
+        elif in_package is None or in_package.settings:  # a sent base.yml has the defaults
             self._read_document(read_document(files.text(path)), files)
 
     def _read_document(

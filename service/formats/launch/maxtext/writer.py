@@ -255,16 +255,17 @@ def _recipe(job: Job) -> dict[str, Any]:
 
 
 def other_stack_fields(problem: Problem) -> Collection[str]:
-    """Returns the fields of the stack that settings other than its switches express: "context"
-    where ring attention runs on GPUs. On TPUs rings need kernels of their own
-    (configs/types.py)."""
+    """Returns the fields of the stack that settings express although no switch does: "context"
+    where ring attention runs on GPUs. On TPUs rings need kernels of their own (configs/types.py).
+    A request for any other field is refused."""
     goes_round = problem.stack.context == "ring" and problem.cluster.chip.vendor != "google"
     return ("context",) if goes_round else ()
 
 
 def _context(job: Job) -> dict[str, str]:
     """Returns the setting for ring attention; none for the default exchange of keys and values."""
-    is_ring = job.layout.cp > 1 and "context" in other_stack_fields(job.problem)
+    runs_ring = "context" in other_stack_fields(job.problem)
+    is_ring = job.layout.cp > 1 and runs_ring
     return {"context_parallel_strategy": "ring"} if is_ring else {}
 
 

@@ -136,9 +136,9 @@ def _require_expressible_mixers(job: Job) -> None:
 
 
 def switches(job: Job) -> dict[str, Any]:
-    """Returns the arguments of the stack's switches. DeepEP becomes HybridEP where experts have
-    a capacity: both send a token to each node once, but only HybridEP pads experts
-    (transformer_config.py)."""
+    """Returns the arguments of the stack's switches (choices of software, such as an overlap).
+    DeepEP becomes HybridEP where experts have a capacity: both send a token to each node once,
+    but only HybridEP pads experts (transformer_config.py)."""
     arguments = dict(launch_arguments(job.problem, job.layout))
     if job.has_capacity:
         return {
@@ -148,7 +148,8 @@ def switches(job: Job) -> dict[str, Any]:
 
 
 def other_stack_fields(problem: Problem) -> Collection[str]:
-    """Returns the fields of the stack that arguments other than its switches express."""
+    """Returns the fields of the stack that arguments express although no switch does. A request
+    for any other field is refused."""
     return ("context",)  # cp_comm_type
 
 
@@ -266,7 +267,7 @@ def recompute_arguments(job: Job) -> dict[str, Any]:
         return {}
     if layout.recompute == "full":
         block = layout.recompute_layers  # the first layers of each chunk; 0 stands for all
-        if has_pattern(job.problem.architecture):
+        if has_pattern(job.problem.architecture):  # hybrids count attention and MLP as two layers
             block = letters_of_layers(job.problem.architecture, block)
         return {
             "recompute_granularity": "full",
@@ -296,9 +297,9 @@ def memory_arguments(job: Job) -> dict[str, Any]:
         }
     if layout.offload_optimizer:
         arguments |= {"optimizer_cpu_offload": True, "use_precision_aware_optimizer": True}
-    if offloads_layers(job):  # all but one, which Megatron keeps on the device
+    if offloads_layers(job):  # all layers but one, which Megatron keeps on the device
         arguments["cpu_offloading_num_layers"] = job.problem.architecture.num_layers - 1
-    elif layout.offload_activations:
+    elif layout.offload_activations:  # beside a pipeline or recompute only modules can go
         arguments["fine_grained_activation_offloading"] = True
         arguments["offload_modules"] = list(_OFFLOADED)
     return arguments

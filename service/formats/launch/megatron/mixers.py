@@ -61,11 +61,11 @@ def common_attention(model: Architecture) -> Attention:
         supported = "all attention is alike, but for its window"
         raise UnknownLayers("model", model.name, supported)
     attention = kinds.pop()
-    _require_usual(model, attention)
+    _require_expressible_attention(model, attention)
     return attention
 
 
-def _require_usual(model: Architecture, attention: Attention) -> None:
+def _require_expressible_attention(model: Architecture, attention: Attention) -> None:
     """Raises UnknownLayers for projections, gates or norms in attention that Megatron-Core does
     not have."""
     if attention.values_are_keys or attention.o_lora_rank is not None:
@@ -135,7 +135,7 @@ def _indexer(model: Architecture, attention: Attention) -> dict[str, Any]:
     shared = shared_indexers(model)
     if not any(shared):
         return arguments
-    period, offset = _sharing(model, shared)
+    period, offset = _period_and_offset_of_sharing(model, shared)
     return {
         **arguments,
         "dsa_indexer_topk_freq": period,
@@ -152,9 +152,9 @@ def shared_indexers(model: Architecture) -> list[bool]:
     return shared
 
 
-def _sharing(model: Architecture, shared: Sequence[bool]) -> tuple[int, int]:
-    """Returns the period and the offset with which Megatron shares exactly the indexers that
-    `shared`, a switch for each layer, says. Raises UnknownLayers where no pair does."""
+def _period_and_offset_of_sharing(model: Architecture, shared: Sequence[bool]) -> tuple[int, int]:
+    """Returns the period and the offset by which Megatron shares indexers in exactly the layers
+    that `shared` has True for. Raises UnknownLayers where no pair does."""
     layers = range(len(shared))
     for period in range(2, len(shared) + 1):
         for offset in range(1, len(shared) + 1):

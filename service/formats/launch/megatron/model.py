@@ -59,24 +59,25 @@ def _layers(job: Job) -> dict[str, Any]:
         chunks = job.layers_per_chunk
         has_one_stage = job.layout.pp == 1
         return pattern_arguments(model, [sum(chunks)] if has_one_stage else chunks)
-    recurs = [layer.recurrence is not None for layer in model.layers]
-    if not any(recurs):
+    is_recurrent = [layer.recurrence is not None for layer in model.layers]
+    if not any(is_recurrent):
         return {"num_layers": model.num_layers}
     return {
         "num_layers": model.num_layers,
         "experimental_attention_variant": "gated_delta_net",
-        "linear_attention_freq": _period(recurs) or list_expression(recurs),
+        "linear_attention_freq": _attention_period(is_recurrent) or list_expression(is_recurrent),
     }
 
 
-def _period(recurs: Sequence[bool]) -> int | None:
-    """Returns the period of layers without a recurrence: 4 where every fourth layer has
-    attention. None where they stand irregularly. `recurs` has a switch for each layer."""
-    period = recurs.index(False) + 1 if False in recurs else 0
+def _attention_period(is_recurrent: Sequence[bool]) -> int | None:
+    """Returns 4 where every fourth layer has attention and the others are recurrent; None where
+    layers with attention stand irregularly."""
+    # The first layer with attention ends the first period.
+    period = is_recurrent.index(False) + 1 if False in is_recurrent else 0
     if period < 2:
         return None
-    is_regular = all(recurs[index] == ((index + 1) % period > 0) for index in range(len(recurs)))
-    return period if is_regular else None
+    expected = [(index + 1) % period > 0 for index in range(len(is_recurrent))]
+    return period if list(is_recurrent) == expected else None
 
 
 def _positions(job: Job) -> str:
@@ -166,13 +167,13 @@ def _window(model: Architecture) -> dict[str, Any]:
     if len(sizes) > 1 or any(attention.chunked_attention for attention in model.attentions):
         supported = "layers have one sliding window or none, and no chunks"
         raise UnknownLayers("model.sliding_window", model.name, supported)
+    # Megatron counts keys to the left and to the right of a query, without the query's own.
+    arguments: dict[str, Any] = {"window_size": [sizes.pop() - 1, 0]}
     if has_pattern(model):
         if any(attention.sliding_window is None for attention in model.attentions):
             supported = "beside layers of another kind, all attention has a window or none has"
             raise UnknownLayers("model.sliding_window", model.name, supported)
-        return {"window_size": [sizes.pop() - 1, 0]}
-    # Megatron counts keys to the left and to the right of a query, without the query's own.
-    arguments: dict[str, Any] = {"window_size": [sizes.pop() - 1, 0]}
+        return arguments
     has_window = [
         bool(layer.attention and layer.attention.sliding_window) for layer in model.layers
     ]
@@ -220,6 +221,7 @@ def list_expression(switches: Sequence[bool]) -> str:
     "([0]*3+[1]*58)", or "([1,0])*12" where they alternate."""
     for period in range(2, len(switches) // 2 + 1):
         start = list(switches[:period])
+        # A start of equal switches is a run, which the last lines write.
         times, remainder = divmod(len(switches), period)
         if not remainder and start * times == list(switches) and len(set(start)) > 1:
             digits = ",".join(str(int(switch)) for switch in start)

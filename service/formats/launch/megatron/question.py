@@ -69,7 +69,7 @@ def without_refused(args: Arguments, stops: Stops) -> Arguments:
     for name in _LAYER_PATTERNS:
         is_full = stops.attempt(partial(require_layer_pattern, args, name, layers), instead=False)
         if not is_full:
-            pattern = _cut_pattern(args.text(name) or "", layers)
+            pattern = _pattern_of_length(args.text(name) or "", layers)
             cure = f"{args.called(name)} {pattern}, as the model is read here"
             # The last stop is the one that `attempt` has just noted.
             stops.noted[-1] = replace(stops.noted[-1], cure=cure)
@@ -96,7 +96,7 @@ def launch_reading(
     virtual = stops.attempt(lambda: virtual_stages(args, pp), instead=1)
     args = args.replaced(virtual_pipeline_model_parallel_size=str(virtual))
     refuse_gpt_neox(args)
-    if stack_id == NAME:
+    if stack_id == NAME:  # Megatron-Bridge's recipes set it
         args.required("micro_batch_size")
     layout = _layout(args, pp, virtual, stops)
     workload = _workload(args)
@@ -159,17 +159,17 @@ def _load_balancing(args: Arguments) -> str:
     types = re.findall(r"\w{1,40}", args.text("moe_router_load_balancing_type") or "", re.ASCII)
     has_weight = re.search(r"[1-9]", args.text("moe_aux_loss_coeff") or "") is not None
     if types == ["none"] and has_weight:
-        types = ["aux_loss"]  # Megatron's default type: only its weight was given
+        types = ["aux_loss"]  # a weight without a type is of Megatron's default type
     return next((_BALANCING[name] for name in types if name in _BALANCING), "none")
 
 
-def _cut_pattern(text: str, layers: int) -> str:
-    """Returns a layer pattern made to fit the number of layers: "([0]*3+[1]*58)" for 61 layers
-    and "([0]*3+[1]*40)". It is cut where it is longer, and repeats its last switch where it is
-    shorter. Returns "1", a period, for a text that is no pattern."""
-    switches = layer_switches(text.replace(" ", ""), _MOST_SWITCHES)[:layers]
-    switches += switches[-1:] * (layers - len(switches))
-    runs = [f"[{int(is_on)}]*{len(list(run))}" for is_on, run in groupby(switches)]
+def _pattern_of_length(text: str, layers: int) -> str:
+    """Returns a layer pattern of this length in place of one that Megatron refuses:
+    "([0]*3+[1]*58)" for 61 layers and "([0]*3+[1]*40)". It cuts the pattern, or repeats its last
+    entry. Returns "1", which is every layer, for a text that is no pattern."""
+    is_on_by_layer = layer_switches(text.replace(" ", ""), _MOST_SWITCHES)[:layers]
+    is_on_by_layer += is_on_by_layer[-1:] * (layers - len(is_on_by_layer))
+    runs = [f"[{int(is_on)}]*{len(list(run))}" for is_on, run in groupby(is_on_by_layer)]
     return f"({'+'.join(runs)})" if runs else "1"
 
 
@@ -185,7 +185,7 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
     even_split: list[int] = []
     chunks = stops.attempt(lambda: layers_per_chunk(args, pp, virtual), instead=even_split)
     layers = args.integer("num_layers") or 10**4  # more than any model has, where it is not known
-    # In place of numbers of replicas that do not divide the ranks.
+    # One replica stands in for numbers of replicas that do not divide the ranks.
     one_instance = args.replaced(num_distributed_optimizer_instances="1")
     layout: dict[str, Any] = {
         "tp": tp,

@@ -119,9 +119,10 @@ def _branch_reservations(command: Command) -> Iterable[Reservation]:
     """Yields a reservation for each assignment in a branch of a script that may or may not run,
     where it has flags that matter or gives a variable another value."""
     for assignment in command.in_branches:
-        names = re.findall(r"(?<![\w-])--[a-z][\w-]{0,99}", assignment, re.ASCII)
-        is_value = not names and assignment in command.replaced_in_branches
-        if is_value or not all(map(table().is_of_no_account, names)):
+        flags = re.findall(r"(?<![\w-])--[a-z][\w-]{0,99}", assignment, re.ASCII)
+        flags_matter = not all(map(table().is_of_no_account, flags))
+        changes_value = not flags and assignment in command.replaced_in_branches
+        if flags_matter or changes_value:
             yield Reservation.of_branch(assignment)
 
 

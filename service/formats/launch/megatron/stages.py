@@ -39,6 +39,7 @@ def _end_arguments(layers: Sequence[int], pp: int, virtual_stages: int) -> dict[
     middle_counts = set().union(*counts_of_stages[1:-1])
     is_even_within_stages = all(len(counts) == 1 for counts in counts_of_stages)
     if is_even_within_stages and len(middle_counts) <= 1 and layers[0] and layers[-1]:
+        # An end with as many layers as every middle stage needs no argument.
         middle = middle_counts.pop() * virtual_stages if middle_counts else None
         sizes = {FIRST: layers[0] * virtual_stages, LAST: layers[-1] * virtual_stages}
         return {name: size for name, size in sizes.items() if size != middle}

@@ -82,6 +82,7 @@ def _flags_of_switches(job: Job) -> dict[str, Any]:
             field = next(switch.field for switch in switches_of(stack) if name in switch.arguments)
             cure = f"{name} is a key of the file of {stack.id}; ask with false, or for megatron"
             raise Inexpressible(f"stack.{field}", getattr(stack, field), cure)
+    # Parameters in NVFP4 are gathered by a flag of their own.
     if job.problem.workload.precision == "nvfp4" and flags.pop(_FP8_GATHER, False):
         flags[_FP4_GATHER] = True
     return flags
@@ -112,7 +113,8 @@ def as_flags(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if name == "window_size":
             flags[flag] = ",".join(map(str, value))
         elif isinstance(value, bool):
-            flags |= {flag: True} if value != switches_off(flag) else {}
+            if value != switches_off(flag):
+                flags[flag] = True
         elif value is not None:
             flags[flag] = value
     return flags

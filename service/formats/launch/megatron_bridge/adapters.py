@@ -41,7 +41,7 @@ def adapter_fields(model: Architecture, lora: Lora) -> dict[str, Any]:
         raise Inexpressible("workload.lora.targets", [*lora.targets], cure)
     fields: dict[str, Any] = {
         "peft.dim": lora.rank,
-        "peft.alpha": 2 * lora.rank,
+        "peft.alpha": 2 * lora.rank,  # a usual scale; it changes neither time nor memory
         "peft.target_modules": modules,
     }
     if model.is_moe and "experts" in lora.targets:
@@ -153,12 +153,14 @@ def _targets(module: str) -> tuple[str, ...]:
 
 
 def _adapt_whole_blocks(modules: Collection[str]) -> bool:
-    """Returns True where all modules are known, and no network or attention is adapted in part."""
+    """Returns True where all modules are known, and both the MLP and the attention (or Mamba) are
+    adapted as a whole or not at all. A request can name only whole blocks."""
     names = {name.rpartition(".")[2] for name in modules}
-    network, mixer = names & {*_NETWORK}, names & {*_MIXERS}
+    mlp = names & {*_NETWORK}
+    mixer = names & {*_MIXERS}
     # All latent attention has linear_kv_up_proj, which stands for its inputs; Mamba has in_proj.
     has_inputs = bool(mixer & {"linear_qkv", "linear_kv_up_proj", "in_proj"})
     has_output = bool(mixer & {"linear_proj", "out_proj"})
     are_known = names <= {*_NETWORK, *_MIXERS}
     is_whole = not mixer or (has_inputs and has_output)
-    return are_known and len(network) in (0, len(_NETWORK)) and is_whole
+    return are_known and len(mlp) in (0, len(_NETWORK)) and is_whole

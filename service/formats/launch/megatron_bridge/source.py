@@ -105,7 +105,7 @@ def _without_object(name: str) -> str:
     for "cfg.model.x"."""
     variable, _, attribute = name.partition(".")
     sections = {field.partition(".")[0] for field in table().fields}
-    sections |= {"trainer", "data", "optim", "env_vars"}
+    sections |= {"trainer", "data", "optim", "env_vars"}  # of NeMo 2
     has_variable = variable not in sections and attribute.partition(".")[0] in sections
     return attribute if has_variable else name
 
@@ -208,7 +208,7 @@ def _text(name: str, text: str) -> str:
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
-    if _is_word(name):
+    if _is_word(name):  # "none" is one of its values, and does not mean None
         return text
     plain = {"null": "None", "none": "None", "true": "True", "false": "False"}
     if text.lower() in plain:

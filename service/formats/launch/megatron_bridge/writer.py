@@ -123,7 +123,7 @@ def _fields(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yields the arguments of Megatron-LM as fields of Megatron-Bridge with their values. Some
     arguments switch a second field on."""
     for argument, value in arguments.items():
-        if argument in _SINGLE:
+        if argument in _SINGLE:  # a list of one for Megatron-LM, a word here
             yield field_of_argument(argument), value[0]
         elif argument in ("exp_avg_dtype", "exp_avg_sq_dtype"):
             yield field_of_argument(argument), _DTYPES[value]
@@ -146,13 +146,13 @@ def _model(job: Job) -> dict[str, Any]:
     ties = not arguments.pop("untie_embeddings_and_output_weights")
     arguments.pop("squared_relu", None)  # here it is a function, which only the recipe can set
     arguments.pop("group_query_attention", None)
-    for name in _LISTS:
+    for name in _LISTS:  # "([0]*3+[1]*58)" for Megatron-LM is a list of 61 numbers here
         if isinstance(arguments.get(name), str):
-            switches = layer_switches(arguments[name].replace(" ", ""), model.num_layers)
-            arguments[name] = [int(switch) for switch in switches]
+            is_on_by_layer = layer_switches(arguments[name].replace(" ", ""), model.num_layers)
+            arguments[name] = [int(is_on) for is_on in is_on_by_layer]
     if model.encoder:
         del arguments["position_embedding_type"]  # the recipe has one that covers images
-    if not arguments.get("multi_latent_attention"):
+    if not arguments.get("multi_latent_attention"):  # without groups each head is one
         arguments["num_query_groups"] = arguments.pop("num_query_groups", heads)
     return {
         **dict(_fields(arguments)),
@@ -180,7 +180,7 @@ def _adapters(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
     if workload.lora is None:
         return {}
     fields = adapter_fields(job.problem.architecture, workload.lora)
-    if job.layout.cp > 1:
+    if job.layout.cp > 1:  # its fine-tuning refuses context parallelism otherwise
         fields |= {"model.calculate_per_token_loss": True, "ddp.average_in_collective": False}
     if workload.packing is None:
         return {**fields, _PACKS: False, _PACKING: None}
@@ -204,11 +204,12 @@ def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
     name = _PRECISION_NAMES[precision]
     if _named_precision_suffices(job, switches):
         return {"mixed_precision": name}
+    # Whether parameters are gathered in the low precision too: by default as the named one does.
     gathers = switches.get(_PARAM_GATHER, precisions()[name].get("fp8_param_gather") == "True")
     formats = job_arguments.PRECISIONS[precision]
     # Both 16-bit formats are off unless `formats` switches one on.
-    sixteen = {"bf16": False, "fp16": False}
-    fields = {f"mixed_precision.{field}": value for field, value in {**sixteen, **formats}.items()}
+    formats_on = {"bf16": False, "fp16": False, **formats}
+    fields = {f"mixed_precision.{field}": is_on for field, is_on in formats_on.items()}
     fields["mixed_precision.grad_reduce_in_fp32"] = switches.get(_GRADIENTS_IN_FP32, True)
     if precision == "fp8":
         fields["mixed_precision.first_last_layers_bf16"] = False
@@ -235,8 +236,9 @@ def _named_precision_suffices(job: Job, switches: Mapping[str, Any]) -> bool:
 
 
 def _switches(switches: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of the switches. Those of data parallelism are set in comm_overlap too,
-    which overwrites them (training/comm_overlap.py)."""
+    """Returns the fields of the software choices `switches`, such as an overlap. Those of data
+    parallelism are set in comm_overlap too, which overwrites them (training/comm_overlap.py)."""
+    # Fields of mixed_precision are those of _precision.
     fields = {name: value for name, value in switches.items() if name != _PARAM_GATHER}
     for name in _OVERLAPS:
         if f"ddp.{name}" in fields:

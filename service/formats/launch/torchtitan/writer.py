@@ -253,8 +253,9 @@ def _software(job: Job) -> dict[str, Any]:
 
 
 def other_stack_fields(problem: Problem) -> Collection[str]:
-    """Returns the fields of the stack that settings other than its switches express: "loss" for
-    one that is compiled by itself, and "fused" for kernels that are captured uncompiled."""
+    """Returns the fields of the stack that the settings express although no switch does: "loss"
+    for one that is compiled by itself, and "fused" for kernels that are captured uncompiled. A
+    request for any other field is refused."""
     stack = problem.stack
     if stack.launch == "eager" and stack.loss in ("compiled", "pytorch"):
         return ("loss",)

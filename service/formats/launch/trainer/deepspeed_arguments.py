@@ -73,8 +73,8 @@ def _read_document(
 
 
 def _document_of_plugin(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the DeepSpeed document that accelerate makes from deepspeed_config:
-    {"zero_optimization.stage": 2, …}."""
+    """Returns the DeepSpeed document that accelerate makes of deepspeed_config, by default with
+    ZeRO 2: {"zero_optimization.stage": 2, …}."""
     document: dict[str, Any] = {"zero_optimization.stage": _USUAL_STAGE}
     for name, setting in _PLUGIN.items():
         value = arguments.get(f"deepspeed_config.{name}")

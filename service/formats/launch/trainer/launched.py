@@ -145,7 +145,7 @@ def _launched_by(command: Started, files: LaunchFiles) -> Launched:
     arguments = command.arguments
     program = command.program
     method = objective_in_name(program) if dialect in _OF_TRAINER else None
-    if program.rpartition("/")[2] in _DIALECTS_OF_TOOLS:
+    if program.rpartition("/")[2] in _DIALECTS_OF_TOOLS:  # `trl dpo …`, `axolotl train …`
         method, arguments = arguments[0], arguments[1:]
         program = f"{program} {method}"
     launched = Launched(
@@ -182,6 +182,7 @@ def _settings_of_arguments(arguments: Sequence[str], launched: Launched) -> dict
     documents = {name: name for name in documents_in(arguments)}
     for flag in ("config", "config_file"):
         file = flags.get(flag)
+        # axolotl's own file stands in front of all flags.
         if isinstance(file, str) and launched.dialect != "axolotl":
             documents[file] = f"--{flag} {flags.pop(flag)}"
     for file, setting in documents.items():

@@ -127,11 +127,13 @@ def _optimizer(trainer: TrainerSettings, settings: Settings) -> None:
     for name, optimizer in (("use_adam_mini", "adam_mini"), ("use_muon", "muon")):
         if settings.boolean(name):
             trainer.put("optim", optimizer, source_name=name)
-    for name, kind in _PROJECTING.items():
+    for name, projection in _PROJECTING.items():
         if settings.boolean(name):
-            base = "adamw_8bit" if "8bit" in (settings.text("optim") or "") else "adamw"
-            trainer.put("optim", f"{kind}_{base}", source_name=name)
-            trainer.put(MOMENT_RANK, settings.value(f"{kind}_rank"), source_name=f"{kind}_rank")
+            # The Trainer's name is the projection and then the optimizer: galore_adamw_8bit.
+            optimizer = "adamw_8bit" if "8bit" in (settings.text("optim") or "") else "adamw"
+            trainer.put("optim", f"{projection}_{optimizer}", source_name=name)
+            rank = f"{projection}_rank"
+            trainer.put(MOMENT_RANK, settings.value(rank), source_name=rank)
 
 
 def _mcore(settings: Settings) -> dict[str, str]:

@@ -60,6 +60,7 @@ def _sharding_v1(trainer: TrainerSettings, settings: Settings) -> None:
     reservation for other plugins."""
     kind = settings.text("dist_config.name")
     cp = settings.value("dist_config.cp_size")
+    splits_context = cp and cp != 1
     if kind == "fsdp2":
         trainer.put("distributed_type", "FSDP")
         trainer.put("fsdp_config.fsdp_version", 2)
@@ -69,7 +70,8 @@ def _sharding_v1(trainer: TrainerSettings, settings: Settings) -> None:
                 trainer.put(f"fsdp_config.fsdp_{name}", value, source_name=f"dist_config.{name}")
         for axis, name in _AXES.items():
             degree = settings.value(f"dist_config.{name}")
-            if degree or (cp and cp != 1):
+            # Once one degree is set, accelerate takes the others as 1 unless they are "auto".
+            if degree or splits_context:
                 trainer.put(
                     f"parallelism_config.parallelism_config_{axis}_size",
                     degree or "auto",
@@ -84,7 +86,7 @@ def _sharding_v1(trainer: TrainerSettings, settings: Settings) -> None:
     elif kind is not None:
         reason = "this distributed plugin is not described"
         settings.add_reservation("dist_config.name", reason, "judge it with fsdp2 or deepspeed")
-    if cp and cp != 1:
+    if splits_context:
         trainer.put(
             "parallelism_config.parallelism_config_cp_size", cp, source_name="dist_config.cp_size"
         )

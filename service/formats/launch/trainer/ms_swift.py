@@ -24,6 +24,7 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     micro_batch = settings.integer("per_device_train_batch_size") or 1
     trainer.put("per_device_train_batch_size", micro_batch)
     trainer.put("gradient_checkpointing", settings.boolean("gradient_checkpointing"))
+    # By default ms-swift accumulates up to _SEQUENCES_A_STEP sequences.
     if settings.given.get("gradient_accumulation_steps") is None and invocation.num_devices:
         steps = max(1, math.ceil(_SEQUENCES_A_STEP / micro_batch / invocation.num_devices))
         trainer.put("gradient_accumulation_steps", steps)
@@ -101,6 +102,7 @@ def _sharding(trainer: TrainerSettings, settings: Settings) -> None:
             trainer.put(name, value, source_name="fsdp")
     elif fsdp:
         trainer.put("fsdp", fsdp)
+    # ms-swift's own Ulysses is read as that of accelerate.
     trainer.settings.pop("sequence_parallel_size", None)
     cp = settings.integer("sequence_parallel_size")
     if cp is not None and cp > 1:

@@ -119,16 +119,19 @@ class _Reader:
         """Returns all settings outside of a DeepSpeed document, under the names of accelerate
         and the Trainer: {"distributed_type": "FSDP", "fsdp_config.fsdp_version": 2, "bf16":
         True}."""
+        # The program's arguments override those of `accelerate launch`, and both override the
+        # accelerate document that `trl --accelerate_config` names.
         arguments = {**with_prefixes(self.launched.launcher), **with_prefixes(trainer.settings)}
         preset = arguments.pop("accelerate_config", None)
         if preset is not None:
             document = preset_of(str(preset), self.launched.files, self.reservations)
             arguments = {**document, **arguments}
         arguments = with_fsdp(arguments, self.launched.files, self.reservations)
-        if self.launched.objective and not self._is_tool:
+        if self.launched.objective and not self._is_tool:  # by the program's name, as in dpo.py
             arguments.setdefault(OBJECTIVE, self.launched.objective)
-        if self.launched.dialect == "trl":
+        if self.launched.dialect == "trl":  # TRL's configs override defaults of the Trainer
             fill_in_defaults(arguments, self.default_origins, self.assumed)
+        # accelerate's own default, set here because a given backend decides who shards sequences.
         if "parallelism_config.parallelism_config_sp_size" in arguments:
             backend = "parallelism_config.parallelism_config_sp_backend"
             arguments.setdefault(backend, "deepspeed")
@@ -221,10 +224,11 @@ class _Reader:
         """Returns the workload of a DeepSpeed document completed by the Trainer's arguments, which
         also set recompute and offload of activations in `layout`."""
         # The precision is DeepSpeed's, so `default_origins` must not name the Trainer's default.
-        of_trainer = read_workload(
+        # DeepSpeed has an fp32 copy of the parameters (`has_own_copy`).
+        workload_of_trainer = read_workload(
             trainer_settings, self.assumed, default_origins={}, has_own_copy=True
         )
-        workload = of_trainer | workload
+        workload = workload_of_trainer | workload
         layout["recompute"] = "full" if checkpoints(trainer_settings) else "none"
         layout["offload_activations"] = trainer_settings.boolean("activation_offloading")
         objective = read_objective(trainer_settings)
@@ -314,7 +318,7 @@ class _Reader:
         """Returns the fields of the stack that the settings of a document and of the Trainer
         decide, and those of its rules that the Trainer does not have, as False."""
         values = {**document.given, **arguments.given}
-        release = self._release(stack, "")
+        release = self._release(stack, "")  # "" stands for the newest
         switches = read_switches(values, arguments, stack, release, layout, self.assumed)
         return switches | lifted_rules(arguments, layout, is_tool=self._is_tool)
 

@@ -43,7 +43,8 @@ def read_workload(
     workload |= workload_of(objective, settings, assumed, has_adapters="lora" in adapters)
     for name in _SEQUENCE_LENGTHS:
         length = settings.integer(name)
-        workload |= {"seq_len": length} if length else {}
+        if length:
+            workload["seq_len"] = length
     if settings.boolean("packing"):
         assumed.append(
             "sequences are packed, and attention is counted over whole sequences:"
