@@ -141,7 +141,9 @@ class _Measuring:
     def __init__(self, text: str) -> None:
         self.text = text
         self.sizes: dict[int, tuple[int, int]] = {}
+        """The number of values in a node, and their depth, by the node's id."""
         self.open: set[int] = set()
+        """The ids of the nodes around the one that is counted."""
 
     def size(self, node: yaml.Node) -> tuple[int, int]:
         """Returns the number of values in a node, aliases written out, and their depth. Raises

@@ -175,7 +175,8 @@ def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | Non
 
 def starts_something_else(text: str, files: LaunchFiles) -> tuple[str, str] | None:
     """Returns the command of a job script that starts no known training program, and the reason
-    why it is not taken for a launch; None where it may be one, and for bare arguments."""
+    why it is not taken for a launch. Returns None where it may be one, and for bare arguments,
+    which name no program."""
     command = _command(text, files)
     if command is None:
         return None
@@ -184,7 +185,8 @@ def starts_something_else(text: str, files: LaunchFiles) -> tuple[str, str] | No
     is_started = words[0].rpartition("/")[2] in ("srun", "mpirun", "mpiexec")
     if shell_file_at(words) is not None:
         return command.program or shortened(" ".join(words)), _NOT_SENT
-    if command.program is None or not (is_job or is_started) or program_at(words) is not None:
+    is_bare_arguments = command.program is None or not (is_job or is_started)
+    if is_bare_arguments or program_at(words) is not None:
         return None
     if len(_names(text) & known_settings()) >= _FEWEST:
         return None

@@ -22,13 +22,13 @@ def switch_fields(
     stack_id: str,
     arguments: Mapping[str, Any],
     release: str | None,
-    may_hold: Callable[[Condition], bool] = lambda condition: True,
+    may_apply: Callable[[Condition], bool] = lambda condition: True,
 ) -> dict[str, Any]:
     """Returns the fields of a stack that these arguments set, and the release's defaults for its
-    other switches. `may_hold` says whether a switch's condition may apply. Raises Invalid for a
-    value that a switch does not have."""
+    other switches. `may_apply` tells by a switch's condition, such as "tp", whether the switch may
+    mean something here. Raises Invalid for a value that a switch does not have."""
     try:
-        return read_switches(stack_id, arguments, release, may_hold)
+        return read_switches(stack_id, arguments, release, may_apply)
     except Invalid as error:
         raise invalid_launch(f"{error.field} = {error.value}", error.rule) from None
 
@@ -47,7 +47,7 @@ def set_switches(
     }
     known_release = release if release in releases(stack_id) else None
     return switch_fields(
-        stack_id, switches, known_release, lambda condition: _may_hold(condition, layout)
+        stack_id, switches, known_release, lambda condition: _may_apply(condition, layout)
     )
 
 
@@ -79,7 +79,7 @@ def _with_word_no(value: Any, name: str, stack_id: str) -> Any:
     return "no" if has_words else value
 
 
-def _may_hold(condition: Condition, layout: Mapping[str, Any]) -> bool:
+def _may_apply(condition: Condition, layout: Mapping[str, Any]) -> bool:
     """Returns True where a switch with this condition, such as "tp" or "zero_3", may apply to a
     layout. Conditions that the layout does not decide count as met."""
     if condition in ("tp", "cp", "ep", "pp"):

@@ -147,9 +147,11 @@ def ddp_layout(settings: Settings, num_devices: int | None) -> dict[str, Any]:
     for axis in ("tp", "cp"):
         name = f"{DEGREES}{axis}_size"
         degree = None if settings.is_auto(name) else settings.integer(name)
-        others |= {axis: degree} if degree and degree > 1 else {}
+        if degree and degree > 1:
+            others[axis] = degree
     sequence = settings.integer(f"{DEGREES}sp_size") or 1
-    others |= {"cp": sequence} if sequence > 1 else {}
+    if sequence > 1:
+        others["cp"] = sequence
     shards = f"{DEGREES}dp_shard_size"
     if not settings.is_auto(shards) and (settings.integer(shards) or 1) > 1:
         settings.add_reservation(

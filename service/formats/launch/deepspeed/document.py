@@ -61,6 +61,7 @@ def read_document_settings(settings: Settings, stops: Stops, *, has_trainer: boo
     has_one_batch_key = sum(name in settings.given for name in BATCH_KEYS) == 1
     steps = settings.integer("gradient_accumulation_steps")
     workload |= _batch(settings, layout, steps, stops)
+    # Without a second number DeepSpeed accumulates no micro-batches.
     if has_one_batch_key and "global_batch" in workload:
         steps = 1
         default_origins["num_micro_batches"] = "the default of gradient_accumulation_steps"
@@ -256,8 +257,8 @@ def _batch(
         layout["micro_batch"] = micro_batch
     if ranks:
         dp = stops.attempt(partial(_without_tensor, "ranks", ranks, tp), instead=None)
-        axis = "dp_shard" if layout["zero_stage"] else "dp_replicate"
-        layout |= {axis: dp} if dp else {}
+        if dp:
+            layout["dp_shard" if layout["zero_stage"] else "dp_replicate"] = dp
     if not batch:
         return {}
     if stops.noted:  # train_batch_size is wrong where the other numbers determine it

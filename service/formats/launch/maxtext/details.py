@@ -25,10 +25,10 @@ def detail_settings(details: ModelDetails) -> dict[str, Any]:
         settings["normalization_layer_epsilon"] = details.norm_epsilon
     if details.rope_theta is not None and details.rope_theta.is_integer():
         settings["rope_max_timescale"] = int(details.rope_theta)
-    return {**settings, **_stretched(details)}
+    return {**settings, **_rope_scaling(details)}
 
 
-def _stretched(details: ModelDetails) -> dict[str, Any]:
+def _rope_scaling(details: ModelDetails) -> dict[str, Any]:
     """Returns the settings that scale rotary positions to a longer context. Returns none where
     the model does not, and where MaxText has no equivalent."""
     scaling = details.rope_scaling
@@ -71,7 +71,7 @@ def detail_notes(details: ModelDetails) -> Iterator[str]:
             f"{' and '.join(unknown)} are left at MaxText's defaults, since the model was not given"
             " as a config.json: set them to its rms_norm_eps and rope_theta."
         )
-    if details.rope_scaling is not None and not _stretched(details):
+    if details.rope_scaling is not None and not _rope_scaling(details):
         yield (
             f"The model stretches rotary positions ({details.rope_scaling.shown}), and MaxText has"
             " no settings that do the same: they are left as they are. Step time and memory do not"

@@ -51,10 +51,10 @@ class MeshReader:
         """The setting from which the number of devices follows."""
 
     def degrees(self, stops: Stops) -> Degrees:
-        """Returns the degrees within and across slices, by the keys of `_AXES`. A degree of -1
-        across slices is filled in where their number is known. Any other degree of -1 is returned
-        as 0, which stands for unknown. Where MaxText
-        refuses the degrees, notes a stop and returns those of an FSDP that takes all devices."""
+        """Returns the degrees within and across slices: {"tp": (8, 1), "fsdp": (4, 2), …}. A
+        degree of -1 across slices is filled in where their number is known. Any other degree of
+        -1 is returned as 0, which stands for unknown. Where MaxText refuses the degrees, notes a
+        stop and returns those of an FSDP that takes all devices."""
         default_mesh = {**dict.fromkeys(_AXES, (1, 1)), "fsdp": (0, 1)}
         return stops.attempt(self._degrees, instead=default_mesh)
 

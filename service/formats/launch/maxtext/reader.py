@@ -286,7 +286,7 @@ class _Reader:
         """Returns the fields of the stack, with each switch as the text sets it, or as the
         release does by default."""
 
-        def may_hold(condition: Condition) -> bool:
+        def may_apply(condition: Condition) -> bool:
             return condition != "ep" or layout["ep"] > 1
 
         values = self.values
@@ -297,7 +297,7 @@ class _Reader:
         switches = {name: value for name, value in self.given.items() if name != "sparse_matmul"}
         if "megablox" in switches:
             switches["sparse_matmul"] = True
-        stack = {"name": NAME, **switch_fields(NAME, switches, release, may_hold)}
+        stack = {"name": NAME, **switch_fields(NAME, switches, release, may_apply)}
         strategy = values["context_parallel_strategy"]
         if layout["cp"] > 1 and strategy != "all_gather":
             stack["context"] = _CONTEXTS.get(strategy, "allgather")

@@ -194,7 +194,8 @@ def _recompute_keeping(
         tensors |= _HEADS
     keeps_latents = "kv_wa_proj" in tensors and "key_proj" not in tensors
     keeps_heads = tensors >= _HEADS
-    # Without the projections that attention reads, a layer is recomputed from its input.
+    # Without the projections that attention reads, a layer is recomputed from its input. That is
+    # exact where no other tensors are kept.
     if not (keeps_heads or keeps_latents):
         return {"recompute": "full"}, not tensors
     networks, is_exact = _recomputed_networks(tensors, architecture, is_custom=is_custom)

@@ -168,8 +168,9 @@ class SettingSources:
             require_arguments_defined(word)
             if len(strays) == len(words) or word.startswith("-"):
                 raise invalid_launch(word, "is no key=value, nor a file of settings")
+        # For `steps: 10`, as in YAML, the first word is a name without a value, and means steps=10.
         for before, word, behind in zip(["", *words], words, [*words[1:], ""], strict=False):
-            is_value = before.endswith(":") and before in strays  # of "key: value", as in YAML
+            is_value = before.endswith(":") and before in strays
             if word not in strays or is_value:
                 continue
             name = word.removesuffix(":")

@@ -82,7 +82,7 @@ def write(job: Job) -> LaunchConfiguration:
         **_pipeline(job),
         **remat_settings(job.layout, problem.architecture, _modules(job)),
         "optimizer_memory_host_offload": job.layout.offload_optimizer,
-        **_recipe(job),
+        **_training(job),
         **_switches(job),
     }
     is_tpu = problem.cluster.is_torus  # no other chips are joined as a torus
@@ -228,7 +228,7 @@ def _modules(job: Job) -> tuple[str, ...]:
     return job.layout.recompute_modules or job.problem.stack.selective[0]
 
 
-def _recipe(job: Job) -> dict[str, Any]:
+def _training(job: Job) -> dict[str, Any]:
     """Returns the settings of number formats, optimizer and routing. Moments have as many bits
     as weights. Raises Inexpressible where the chip's vendor has no quantization for the
     precision."""

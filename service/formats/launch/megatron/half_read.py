@@ -47,9 +47,10 @@ def _is_half_read(argument: str, args: Arguments) -> bool:
         types = set(re.findall(r"[\w+]{1,40}", args.text(argument) or "", re.ASCII))
         return len(types) > 1 or "a2a+p2p" in types
     if argument in ("exp_avg_dtype", "exp_avg_sq_dtype"):
-        # Read are moments of which both have 32 bits, or both have 16.
         dtypes = {args.text("exp_avg_dtype"), args.text("exp_avg_sq_dtype")}
-        return not any(map(dtypes.issubset, ({*_FULL_DTYPES}, {*HALF_DTYPES})))
+        have_32_bits = dtypes <= {*_FULL_DTYPES}
+        have_16_bits = dtypes <= {*HALF_DTYPES}
+        return not (have_32_bits or have_16_bits)  # only moments of one width are modelled
     if argument == "pipeline_model_parallel_layout":
         return has_empty_chunks(args)  # layouts can have no chunk without layers between the ends
     if argument == "moe_shared_expert_gate":

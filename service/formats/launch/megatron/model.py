@@ -37,7 +37,7 @@ def model_arguments(job: Job) -> dict[str, Any]:
         "normalization": "LayerNorm" if model.layers[0].norm_bias else "RMSNorm",
         **_biases(model),
         "untie_embeddings_and_output_weights": not model.tie_word_embeddings,
-        "position_embedding_type": _positions(job),
+        "position_embedding_type": _position_embedding_type(job),
         **_window(model),
         **_vocabulary(model, job.layout.tp),
         "attention_dropout": 0.0,
@@ -80,8 +80,7 @@ def _attention_period(is_recurrent: Sequence[bool]) -> int | None:
     return period if list(is_recurrent) == expected else None
 
 
-def _positions(job: Job) -> str:
-    """Returns the value of position_embedding_type."""
+def _position_embedding_type(job: Job) -> str:
     if job.problem.architecture.learned_positions:
         return "learned_absolute"
     return "rope" if job.details.has_positions else "none"

@@ -228,7 +228,7 @@ def _stack(
     release does by default. Raises Invalid for a value that a switch does not have."""
     try:
         fields = read_switches(
-            stack_id, switches, release, lambda condition: _holds(condition, args, layout)
+            stack_id, switches, release, lambda condition: _applies(condition, args, layout)
         )
     except Invalid as error:
         raise invalid_launch(error.value, error.rule) from None
@@ -250,7 +250,7 @@ def _stack_of_layout(args: Arguments, layout: Mapping[str, Any]) -> dict[str, An
     return fields
 
 
-def _holds(condition: Condition, args: Arguments, layout: Mapping[str, Any]) -> bool:
+def _applies(condition: Condition, args: Arguments, layout: Mapping[str, Any]) -> bool:
     """Returns True where a switch with this condition, such as "tp" or "moe", applies to the
     launch. Unknown conditions count as met."""
     is_sparse = args.text("num_experts") is not None

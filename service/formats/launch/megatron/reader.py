@@ -101,6 +101,7 @@ def _switch_arguments(args: Arguments, source: Source) -> dict[str, Any]:
         value = args.text(argument_of(name))
         if takes_value(name):
             arguments[name] = value
+        # The flag changes what Megatron does by default.
         elif value == str(not switches_off(name)):
             arguments[_SAME_SWITCH.get(name, name)] = True
     return arguments

@@ -34,9 +34,9 @@ def refusals(
 ) -> tuple[Stop, ...]:
     """Returns a stop for each rule of Megatron-Core that these arguments break. `is_newest` says
     that the newest release runs, whose parser has rules of its own."""
-    stops = [*_broken("refusals", args, SOURCE)]
+    stops = [*_stops_of_rules("refusals", args, SOURCE)]
     if is_newest:
-        stops += _broken("of_parser", args, facts(_ROWS)["of_parser_source"])
+        stops += _stops_of_rules("of_parser", args, facts(_ROWS)["of_parser_source"])
     # Kernels of FSDP need more than one hardware queue.
     sharding = next((name for name in _SHARDS if args.boolean(name)), None)
     if sharding is not None and environment.get(_QUEUES) == "1":
@@ -45,10 +45,10 @@ def refusals(
     return tuple(stops)
 
 
-def _broken(rows: str, args: Arguments, source: str) -> Iterator[Stop]:
-    """Yields a stop for each row of a table whose condition holds. `rows` is the name of the
-    table; a row is an argument, a condition and the rule in words."""
-    for argument, condition, rule in facts(_ROWS)[rows]:
+def _stops_of_rules(table: str, args: Arguments, source: str) -> Iterator[Stop]:
+    """Yields a stop for each rule of a table that the arguments break. A row of the table is an
+    argument, the condition under which Megatron refuses it, and the rule in words."""
+    for argument, condition, rule in facts(_ROWS)[table]:
         if _holds(condition, args):
             setting = args.called(argument)
             value = args.shortened(argument)
@@ -77,6 +77,7 @@ def _compares(args: Arguments, name: str, relation: str, other: Any) -> bool:
     "not", "has" and "lacks", a number for "above" and "at_most", another argument's name for
     the rest."""
     text = args.text(name)
+    # The second relation of each pair is the negation of the first.
     if relation in ("is", "not"):
         return (("unset" if text is None else text) in other) == (relation == "is")
     if relation in ("has", "lacks"):

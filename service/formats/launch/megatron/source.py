@@ -105,8 +105,8 @@ def _without_flag(values: Mapping[str, str]) -> dict[str, str]:
 def _read_words(words: Sequence[str]) -> tuple[Settings, dict[str, str]]:
     """Returns the settings of a command line, with names of Megatron's forks translated, and the
     arguments of flags that only Megatron-DeepSpeed has."""
-    same = table().facts["same_as"]
-    settings = from_words([same.get(word, word) for word in words])
+    flag_of_alias = table().facts["same_as"]
+    settings = from_words([flag_of_alias.get(word, word) for word in words])
     of_deepspeed = {
         argument: str(settings.given.pop(name)) or "True"
         for name, argument in table().facts["of_deepspeed"].items()
@@ -130,13 +130,13 @@ def _read_document(document: Any) -> Source:
     """Returns the arguments of a YAML document, whose names may have dashes or underscores. A
     recipe has them in an object of its own, beside its environment: {"MODEL_ARGS":
     {"--num-layers": 32}, "ENV_VARS": {"CUDA_DEVICE_MAX_CONNECTIONS": 1}}."""
-    same = table().facts["same_as"]
+    flag_of_alias = table().facts["same_as"]
     flags: dict[str, Any] = {}
     others: dict[str, str] = {}
     for key, value in _leaves(_arguments_of(document)):
         name = key.lstrip("-").replace("-", "_")
         flag = f"--{name.replace('_', '-')}"
-        if same.get(flag, flag) in table().fields:
+        if flag_of_alias.get(flag, flag) in table().fields:
             flags[flag] = value
         else:
             others[name] = str(value)

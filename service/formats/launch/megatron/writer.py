@@ -51,7 +51,7 @@ def write(job: Job) -> LaunchConfiguration:
         **job_arguments.balancing_arguments(job),
         **job_arguments.memory_arguments(job),
         **megatron_model.model_arguments(job),
-        "max_position_embeddings": _positions(job),
+        "max_position_embeddings": _num_positions(job),
         "layernorm_epsilon": job.details.norm_epsilon,
         **_rotary(job),
     }
@@ -120,7 +120,7 @@ def as_flags(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return flags
 
 
-def _positions(job: Job) -> int:
+def _num_positions(job: Job) -> int:
     """Returns the number of positions: those that the model learns, or its context length, which
     is at least the sequence length."""
     learned = job.problem.architecture.learned_positions
@@ -135,7 +135,7 @@ def _rotary(job: Job) -> dict[str, Any]:
         return {}
     theta = job.details.rope_theta
     share = job.details.rotary_share
-    arguments: dict[str, Any] = _stretched(job)
+    arguments: dict[str, Any] = _rope_scaling(job)
     if theta is not None and theta.is_integer():
         arguments["rotary_base"] = int(theta)
     if share not in (None, 1) and not any(
@@ -145,7 +145,7 @@ def _rotary(job: Job) -> dict[str, Any]:
     return arguments
 
 
-def _stretched(job: Job) -> dict[str, Any]:
+def _rope_scaling(job: Job) -> dict[str, Any]:
     """Returns the arguments that scale rotary positions to a longer context. Returns none where
     the model does not, and where Megatron has no equivalent."""
     scaling = job.details.rope_scaling
@@ -189,7 +189,7 @@ def _notes(job: Job) -> Iterator[str]:
     )
     yield f"Arguments of {program}; placeholders are yours to fill in."
     scaling = job.details.rope_scaling
-    if scaling is not None and _has_rotary(job) and not _stretched(job):
+    if scaling is not None and _has_rotary(job) and not _rope_scaling(job):
         yield (
             f"The model stretches rotary positions ({scaling.shown}), and no argument of"
             f" {FRAMEWORK} {RELEASE} does the same: these arguments leave them as they are. Step"

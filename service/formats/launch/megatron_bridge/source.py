@@ -87,12 +87,12 @@ def read_overrides(text: str, files: LaunchFiles) -> Overrides:
     lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
     if lines and all(map(_ASSIGNMENT.fullmatch, lines)):
         pairs = (match.groups() for line in lines if (match := _ASSIGNMENT.fullmatch(line)))
-        return _joined((_without_object(name), value) for name, value in pairs)
+        return _overrides_of((_without_object(name), value) for name, value in pairs)
     if lines and all(map(_YAML_LINE.fullmatch, lines)):
-        return _joined((name, str(value)) for name, value in read_settings(text).items())
+        return _overrides_of((name, str(value)) for name, value in read_settings(text).items())
     command = split_command(text, files)
     starts_nemo = command.program == _NEMO  # its first argument is a verb, such as pretrain
-    overrides = _joined(_pairs(command.words[1:] if starts_nemo else command.words))
+    overrides = _overrides_of(_pairs(command.words[1:] if starts_nemo else command.words))
     overrides.environment.update(command.environment)
     for assignment in command.in_branches:  # of a script, which may or may not have run
         overrides.settings.note(Reservation.of_branch(assignment))
@@ -138,9 +138,9 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield option, "True"
 
 
-def _joined(pairs: Iterable[tuple[str, str]]) -> Overrides:
-    """Returns the settings that these options and fields make. Adds reservations for names
-    that are neither."""
+def _overrides_of(pairs: Iterable[tuple[str, str]]) -> Overrides:
+    """Returns the overrides that options and fields make: ("tp", "4") sets
+    model.tensor_model_parallel_size. Adds reservations for names that are neither."""
     overrides = Overrides(Settings(table()))
     run_options: dict[str, str] = {}
     for option, text in pairs:
@@ -171,8 +171,10 @@ def _is_of_no_account(option: str) -> bool:
 
 
 def _field_of_option(name: str) -> str:
-    """Returns the dotted field that an option, or a field of NeMo, stands for:
-    "model.tensor_model_parallel_size" for "tp". Returns the name itself where it is unknown."""
+    """Returns the dotted field that an option of a launch script, or a field of NeMo, stands for:
+    "model.tensor_model_parallel_size" for "tp". Returns the name itself where it is unknown, as
+    the caller then adds a reservation."""
+    # "trainer.strategy." has become "model."; its new name may have moved again.
     for old_name, new_name in table().facts["moved"]:
         if name == old_name or (old_name.endswith(".") and name.startswith(old_name)):
             return _field_of_option(new_name + name.removeprefix(old_name))

@@ -154,7 +154,8 @@ class EarlierSettings(Settings):
             reason = "what they make of layers is not known"
             self.add_text_reservation(shown("model.converters", others), reason)
         # Experts have converters of their own.
-        if is_sparse and bool(formats) != any(converter in _OF_EXPERTS for converter in converters):
+        converts_experts = any(converter in _OF_EXPERTS for converter in converters)
+        if is_sparse and bool(formats) != converts_experts:
             reason = "only some products are in a narrow format, and all are read alike"
             setting = shown("model.converters", converters)
             self.add_text_reservation(setting, reason, "convert linear and grouped_mm, or neither")

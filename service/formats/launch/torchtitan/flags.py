@@ -80,6 +80,8 @@ class _Flag:
 
 
 class _CommandReader:
+    """Reads the words of one command, and decides of which release its flags are."""
+
     def __init__(self, version: str | None, command: Command) -> None:
         self.version = version
         self.command = command

@@ -49,7 +49,7 @@ def split_settings(layers_per_chunk: Sequence[int], *, has_chunks: bool) -> dict
     that a rank has several chunks."""
     num_layers = sum(layers_per_chunk)
     chunks = len(layers_per_chunk)
-    for first, last in _weights(layers_per_chunk):
+    for first, last in _candidate_weights(layers_per_chunk):
         if generated_split(num_layers, chunks, first, last) != tuple(layers_per_chunk):
             continue
         settings: dict[str, Any] = {FIRST: first, LAST: last}
@@ -65,7 +65,7 @@ def split_settings(layers_per_chunk: Sequence[int], *, has_chunks: bool) -> dict
     return named_split(layers_per_chunk)
 
 
-def _weights(layers_per_chunk: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _candidate_weights(layers_per_chunk: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yields the weights of embedding and head, in layers, that may lead to a split; the default
     (1, 1) first. Their sum determines the size of every chunk, so each sum allows one pair."""
     yield 1, 1

@@ -243,8 +243,8 @@ def _software(job: Job) -> dict[str, Any]:
     if captures and (layout.pp > 1 or layout.ep > 1):
         cure = "CUDA graphs go with neither pp nor ep; ask with launch compiled"
         raise Inexpressible("stack.launch", stack.launch, cure)
-    # The model then runs uncompiled, and the loss may be compiled by itself.
-    if stack.launch == "eager" or (captures and not stack.fused):
+    is_uncompiled = stack.launch == "eager" or (captures and not stack.fused)
+    if is_uncompiled:  # the loss may be compiled by itself
         compiles_loss = stack.loss == "compiled"
         settings["compile.enable"] = compiles_loss
         settings["compile.components"] = ["loss"] if compiles_loss else ["model", "loss"]

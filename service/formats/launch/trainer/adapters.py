@@ -110,12 +110,13 @@ def _targets(settings: Settings, assumed: list[str]) -> dict[str, list[str]]:
     targets = [group for group, is_in in has_adapters.items() if is_in] or [*has_adapters]
     if in_experts and not in_mlp:  # lora_target_parameters adapts experts as a whole
         matrices |= {*_NETWORK}
-    of_targets = [
-        matrix for group in (_ATTENTION, _NETWORK) if matrices & {*group} for matrix in group
-    ]
-    if matrices.issuperset(of_targets):
+    in_groups: list[str] = []  # all matrices of the groups that have adapters at all
+    for group in (_ATTENTION, _NETWORK):
+        if matrices & {*group}:
+            in_groups += group
+    if matrices.issuperset(in_groups):
         return {"targets": targets}
-    return {"targets": targets, "modules": [name for name in of_targets if name in matrices]}
+    return {"targets": targets, "modules": [name for name in in_groups if name in matrices]}
 
 
 def _add_reservation_for_others(settings: Settings, name: str, matrices: list[str]) -> None:

@@ -82,9 +82,9 @@ def _bits_in(quantization: re.Match[str]) -> int:
     """Returns the bits of a weight that a quantization's name implies: 8 for GPTQ-Int8 and for
     FP8."""
     group = quantization.lastgroup
-    if group is None:
+    if group is None:  # GPTQ alone
         return _USUAL_BITS
-    return _BITS[group] if group in _BITS else int(quantization[group])
+    return _BITS[group] if group in _BITS else int(quantization[group])  # FP8, or Int4
 
 
 @cache

@@ -84,8 +84,9 @@ class _Reader:
     reservations: list[Reservation] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     default_origins: dict[str, str] = field(default_factory=dict)
-    """The field of this name in LaunchReading; so is `counting_notes`."""
+    """Sentences on the defaults that values come from, by field of the request."""
     counting_notes: dict[str, str] = field(default_factory=dict)
+    """Sentences on numbers that are counted otherwise than the launch does, by field."""
     stops: Stops = field(init=False)
 
     @property

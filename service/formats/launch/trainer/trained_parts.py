@@ -113,6 +113,7 @@ def _add_layers(parts: TrainedParts, layer: re.Match[str]) -> None:
     parts.layers |= {index for index in range(_MOST_LAYERS) if number.fullmatch(str(index))}
     if len(parts.layers) == _MOST_LAYERS:  # every number matches
         parts.layers = None
+    # layers.2[0-9]+.self_attn names a part of each layer, layers.2[0-9]+.* all of it.
     parts.is_in_part |= bool(layer["rest"].strip(".*+$\\"))
 
 
