@@ -58,14 +58,14 @@ def read_yaml(text: str) -> Any:
         value = _yaml_value(text)
         json.dumps(value, default=str)  # raises for numbers and names that JSON cannot hold
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        problem = _problem(error)
+        problem = _parser_reason(error)
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f" in line {mark.line + 1}"
         raise invalid_launch(shown, f"is neither JSON nor YAML: {problem}{place}") from None
     return value
 
 
-def _problem(error: Exception) -> str:
+def _parser_reason(error: Exception) -> str:
     """Returns the reason why a text could not be parsed, in the parser's own words where it has
     some."""
     if isinstance(error, yaml.reader.ReaderError):
@@ -79,18 +79,18 @@ def _json_value(text: str) -> Any:
     if len(text) > _MOST_CHARACTERS:
         return None
     try:
-        value = json.loads(text, object_pairs_hook=_distinct)
+        value = json.loads(text, object_pairs_hook=_object_without_repeats)
     except (ValueError, RecursionError):
         return None
     values = [value]
     for _ in range(_DEEPEST):  # each pass goes one level deeper
-        values = [inner for container in values for inner in _items(container)]
+        values = [inner for container in values for inner in _inner_values(container)]
     if values:
         raise _too_deep(text)
     return value
 
 
-def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _object_without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Returns the object that has these names and values, as a hook of the JSON parser. Raises
     Invalid where a name comes twice with different values."""
     distinct: dict[str, Any] = {}
@@ -108,7 +108,7 @@ def _repeated_name(name: str) -> Invalid:
     return invalid_launch(name[:_MOST_SHOWN], rule)
 
 
-def _items(value: Any) -> Collection[Any]:
+def _inner_values(value: Any) -> Collection[Any]:
     """Returns the values directly inside of an object or a list; none for any other value."""
     if isinstance(value, dict):
         return value.values()
@@ -154,7 +154,7 @@ class _Measuring:
             rule = "uses YAML aliases (*name) inside of what they name: write the values out"
             raise invalid_launch(self.text[:_MOST_SHOWN], rule)
         self.open.add(id(node))
-        inner = [self.size(child) for child in _inner_nodes(node)]
+        inner = [self.size(child) for child in _checked_children(node)]
         self.open.discard(id(node))
         count = 1 + sum(size for size, _ in inner)
         height = 1 + max((height for _, height in inner), default=0)
@@ -170,7 +170,7 @@ class _Measuring:
         return count, height
 
 
-def _inner_nodes(node: yaml.Node) -> list[yaml.Node]:
+def _checked_children(node: yaml.Node) -> list[yaml.Node]:
     """Returns the child nodes of a node. Raises Invalid where a mapping has a name twice with
     different values."""
     if isinstance(node, yaml.SequenceNode):
@@ -183,7 +183,7 @@ def _inner_nodes(node: yaml.Node) -> list[yaml.Node]:
             before = named.setdefault(key.value, value)
             if before is not value and not _are_alike(before, value):
                 raise _repeated_name(key.value)
-    return _parts(node)
+    return _children(node)
 
 
 def _are_alike(first: yaml.Node, second: yaml.Node) -> bool:
@@ -203,11 +203,11 @@ def _are_alike(first: yaml.Node, second: yaml.Node) -> bool:
         elif len(left.value) != len(right.value):
             return False
         else:
-            uncompared += zip(_parts(left), _parts(right), strict=True)
+            uncompared += zip(_children(left), _children(right), strict=True)
     return not uncompared
 
 
-def _parts(node: yaml.Node) -> list[yaml.Node]:
+def _children(node: yaml.Node) -> list[yaml.Node]:
     """Returns the nodes that are directly in a list or a mapping."""
     if isinstance(node, yaml.MappingNode):
         return [part for pair in node.value for part in pair]

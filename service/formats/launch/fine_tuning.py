@@ -44,7 +44,7 @@ def with_fine_tuning(name: str, write: Write) -> Write:
             refusal.in_format(name)
             raise
         encoder = job.problem.architecture.encoder
-        notes = [*_notes(name, job.problem.workload), *_notes_on_images(encoder)]
+        notes = [*_notes_on_training(name, job.problem.workload), *_notes_on_images(encoder)]
         return replace(configuration, notes=(*configuration.notes, *notes))
 
     return write_with_notes
@@ -58,21 +58,21 @@ def _require_trainable(name: str, job: Job) -> None:
     if workload.lora:
         _require_adapters(name, job, workload.lora)
     for field, value in _fields_of_script(workload):
-        _require_able_format(
+        _require_able(
             name, field, value, able=OF_SCRIPTS, otherwise=f"without {field.rpartition('.')[2]}"
         )
     if not workload.master_weights:
-        _require_able_format(
+        _require_able(
             name, "workload.master_weights", False, able=_WITHOUT_MASTERS, otherwise="with true"
         )
     if job.has_capacity:
         factor = workload.capacity_factor
         field = "workload.capacity_factor"
-        _require_able_format(name, field, factor, able=_WITH_CAPACITY, otherwise="without capacity_factor")
+        _require_able(name, field, factor, able=_WITH_CAPACITY, otherwise="without capacity_factor")
     if encoder:
         tokens = encoder.tokens_per_sequence
         field = "model.encoder.tokens_per_sequence"
-        _require_able_format(name, field, tokens, able=_WITH_IMAGES, otherwise="without model.encoder")
+        _require_able(name, field, tokens, able=_WITH_IMAGES, otherwise="without model.encoder")
 
 
 def _fields_of_script(workload: Workload) -> Iterator[tuple[str, object]]:
@@ -88,7 +88,9 @@ def _fields_of_script(workload: Workload) -> Iterator[tuple[str, object]]:
         yield "workload.moment_rank", workload.moment_rank
 
 
-def _require_able_format(name: str, field: str, value: object, able: Collection[str], otherwise: str) -> None:
+def _require_able(
+    name: str, field: str, value: object, able: Collection[str], otherwise: str
+) -> None:
     """Raises Inexpressible for the field unless the format `name` is in `able`, the formats
     whose programs can do it. `otherwise` is the other way to ask, such as "without lora"."""
     if name not in able:
@@ -100,7 +102,7 @@ def _require_adapters(name: str, job: Job, lora: Lora) -> None:
     """Raises Inexpressible where the format cannot make adapters, or not with such weights or
     modules."""
     able = (*_WITH_ADAPTERS, *OF_SCRIPTS)
-    _require_able_format(name, "workload.lora.rank", lora.rank, able=able, otherwise="without lora")
+    _require_able(name, "workload.lora.rank", lora.rank, able=able, otherwise="without lora")
     if name not in OF_SCRIPTS and lora.base_bits < 16:
         cure = f"frozen weights have 16 bits; ask with 16, or for {' or '.join(OF_SCRIPTS)}"
         raise Inexpressible("workload.lora.base_bits", lora.base_bits, cure)
@@ -126,7 +128,7 @@ def _notes_on_images(encoder: Encoder | None) -> Iterator[str]:
     yield line + "."
 
 
-def _notes(name: str, workload: Workload) -> Iterator[str]:
+def _notes_on_training(name: str, workload: Workload) -> Iterator[str]:
     """Yields notes on what the training script must do for fine-tuning, which no setting of the
     format does."""
     if workload.packing:
@@ -141,7 +143,7 @@ def _notes(name: str, workload: Workload) -> Iterator[str]:
         if lora.base_bits < 16:
             yield _QUANTIZED.get(lora.base_bits, _QUANTIZED_BY_OTHERS)
     if trained := workload.trained:
-        yield _trained(trained)
+        yield _note_on_trained(trained)
     if reference := workload.reference:
         copy = "a frozen copy of the model" if reference.own_weights else "no copy of the model"
         yield (
@@ -157,7 +159,7 @@ def _notes(name: str, workload: Workload) -> Iterator[str]:
         )
 
 
-def _trained(trained: Trained) -> str:
+def _note_on_trained(trained: Trained) -> str:
     """Returns the note that says which of the model's own parameters to train and which to
     freeze."""
     parts = []

@@ -82,7 +82,7 @@ class LaunchFormat:
     """The setting that stands behind all other arguments, if any."""
 
 
-def _format(writer: ModuleType, reader: ModuleType, *stacks: str, **others: Any) -> LaunchFormat:
+def _format_of(writer: ModuleType, reader: ModuleType, *stacks: str, **others: Any) -> LaunchFormat:
     """Returns the launch format that a writer's and a reader's module make up. `stacks` are the
     stacks that it launches; `others` are fields that neither module defines."""
     optional = ("other_stack_fields", "words")  # functions that not every writer has
@@ -101,10 +101,10 @@ def _format(writer: ModuleType, reader: ModuleType, *stacks: str, **others: Any)
 
 
 _ALL = (
-    _format(
+    _format_of(
         megatron_writer, megatron_reader, "megatron", "primus-turbo", program=("pretrain_gpt.py",)
     ),
-    _format(
+    _format_of(
         torchtitan_writer,
         torchtitan_reader,
         "torchtitan",
@@ -112,7 +112,7 @@ _ALL = (
         last=torchtitan_writer.RECOMPUTE,
         name_in=torchtitan_names.name_in,
     ),
-    _format(
+    _format_of(
         megatron_bridge_writer,
         megatron_bridge_reader,
         "megatron-bridge",
@@ -120,15 +120,15 @@ _ALL = (
         options=("recipe", "dataset"),
         configures="cfg",
     ),
-    _format(
+    _format_of(
         maxtext_writer,
         maxtext_reader,
         "maxtext",
         starter="python",
         program=("-m", "maxtext.trainers.pre_train.train", "src/maxtext/configs/base.yml"),
     ),
-    _format(deepspeed_writer, deepspeed_reader, "deepspeed"),
-    _format(accelerate_writer, trainer_reader, "fsdp", "trl", starter="accelerate"),
+    _format_of(deepspeed_writer, deepspeed_reader, "deepspeed"),
+    _format_of(accelerate_writer, trainer_reader, "fsdp", "trl", starter="accelerate"),
 )
 FORMATS: Mapping[str, LaunchFormat] = {format_.name: format_ for format_ in _ALL}
 TOOLS = ("transformers", "trl", "axolotl", "llama-factory", "llamafactory", "ms-swift", "swift")

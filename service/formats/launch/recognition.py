@@ -95,7 +95,7 @@ _FEWEST = 2
 def other_format(format_: str, text: str) -> str | None:
     """Returns another format, to which more than twice as many names of settings in the text
     belong as to `format_`. None where the text may be of `format_`, or of no known format."""
-    names = _names(text)
+    names = _setting_names_in(text)
     matches = _counts_by_format(names)
     if format_ in _OF_TRAINER and (_TOOL.search(text) or names & _MARKS_OF_TRAINER):
         return None
@@ -124,8 +124,8 @@ class Recognized:
 def recognized(text: str, files: LaunchFiles) -> Recognized | None:
     """Returns the format of a launch, by the program or the launcher that it starts, or else by
     the names of its settings; None where neither tells."""
-    names = _names(text)
-    command = _command(text, files)
+    names = _setting_names_in(text)
+    command = _command_in(text, files)
     if command is not None:
         program = command.program or ""
         for pattern, format_ in _PROGRAMS:
@@ -135,7 +135,7 @@ def recognized(text: str, files: LaunchFiles) -> Recognized | None:
         for launcher in ("accelerate", "deepspeed"):  # each has the name of its format
             if launcher in named:
                 return Recognized(launcher, f"the launcher {launcher}")
-        names |= _names(" ".join(command.words))  # of a script that was sent
+        names |= _setting_names_in(" ".join(command.words))  # of a script that was sent
     # The format with most of the names, if it has two and no other has as many.
     matches = _counts_by_format(names)
     likely = max(matches, key=lambda name: matches[name])
@@ -149,11 +149,11 @@ def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | Non
     """Returns the program of a command that does not seem to train anything, and the reason;
     None where it may be a launch. A shell script without arguments says nothing unless its text
     was sent."""
-    command = _command(text, files)
+    command = _command_in(text, files)
     program = None if command is None else command.program
     if command is None or program is None:
         return None
-    if len(_names(text) & known_settings()) >= _FEWEST:  # it has settings of a framework
+    if len(_setting_names_in(text) & known_settings()) >= _FEWEST:  # it has settings of a framework
         return None
     words = (*command.before, program)
     base = program.rpartition("/")[2]
@@ -177,7 +177,7 @@ def starts_something_else(text: str, files: LaunchFiles) -> tuple[str, str] | No
     """Returns the command of a job script that starts no known training program, and the reason
     why it is not taken for a launch. Returns None where it may be one, and for bare arguments,
     which name no program."""
-    command = _command(text, files)
+    command = _command_in(text, files)
     if command is None:
         return None
     words = (*command.before, command.program or "", *command.words)
@@ -188,7 +188,7 @@ def starts_something_else(text: str, files: LaunchFiles) -> tuple[str, str] | No
     is_bare_arguments = command.program is None or not (is_job or is_started)
     if is_bare_arguments or program_at(words) is not None:
         return None
-    if len(_names(text) & known_settings()) >= _FEWEST:
+    if len(_setting_names_in(text) & known_settings()) >= _FEWEST:
         return None
     return shortened(" ".join(words)), _TRAINS_NOTHING
 
@@ -196,7 +196,7 @@ def starts_something_else(text: str, files: LaunchFiles) -> tuple[str, str] | No
 def unread_framework(text: str, files: LaunchFiles) -> tuple[str, str] | None:
     """Returns the program of a command and the framework that it trains with, where settings of
     that framework are not supported; None otherwise."""
-    command = _command(text, files)
+    command = _command_in(text, files)
     if command is None:
         return None
     program = command.program or ""
@@ -207,17 +207,17 @@ def unread_framework(text: str, files: LaunchFiles) -> tuple[str, str] | None:
 
 def _counts_by_format(names: Set[str]) -> dict[str, int]:
     """Returns how many of these names are of settings of each format."""
-    return {format_: len(names & _known(format_)) for format_ in KNOB_SETTINGS}
+    return {format_: len(names & _settings_of_format(format_)) for format_ in KNOB_SETTINGS}
 
 
-def _command(text: str, files: LaunchFiles) -> Command | None:
+def _command_in(text: str, files: LaunchFiles) -> Command | None:
     """Returns the command that a text starts; None where it cannot be read as one."""
     with suppress(Invalid):
         return split_command(text, files)
     return None
 
 
-def _names(text: str) -> set[str]:
+def _setting_names_in(text: str) -> set[str]:
     """Returns the names of settings in a text of any format, with underscores for dashes."""
     text = _COMMENT.sub(r"\1", text)
     with suppress(Invalid):
@@ -230,11 +230,11 @@ def _names(text: str) -> set[str]:
 def known_settings() -> frozenset[str]:
     """Returns the names of the settings of all formats together. The first call takes some 0.3
     s, to read their tables."""
-    return frozenset().union(*map(_known, KNOB_SETTINGS))
+    return frozenset().union(*map(_settings_of_format, KNOB_SETTINGS))
 
 
 @cache
-def _known(format_: str) -> frozenset[str]:
+def _settings_of_format(format_: str) -> frozenset[str]:
     """Returns the names of the settings of one format."""
     if format_ == "megatron":
         flags = (flag.removeprefix("--").replace("-", "_") for flag in megatron_table().fields)

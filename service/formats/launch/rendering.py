@@ -51,10 +51,10 @@ def command_words(configuration: LaunchConfiguration) -> list[str]:
     to_words = FORMATS[configuration.format].words
     if to_words is not None:
         return to_words(configuration.settings)
-    return list(_flags(configuration.script_arguments))
+    return list(_flag_words(configuration.script_arguments))
 
 
-def _flags(settings: Mapping[str, Any]) -> Iterator[str]:
+def _flag_words(settings: Mapping[str, Any]) -> Iterator[str]:
     """Yields settings as words: "--bf16", "true"."""
     for name, value in settings.items():
         yield f"--{name}"
@@ -69,10 +69,10 @@ def as_yaml(configuration: LaunchConfiguration) -> str:
     settings = yaml.safe_dump(
         dict(configuration.settings), sort_keys=False, allow_unicode=True, width=_WIDTH
     )
-    return f"{_comments(configuration)}{settings}"
+    return f"{_comment_block(configuration)}{settings}"
 
 
-def _comments(configuration: LaunchConfiguration) -> str:
+def _comment_block(configuration: LaunchConfiguration) -> str:
     """Returns comment lines with what the settings alone do not say: release, environment,
     placeholders, arguments of the script and notes."""
     lines = [f"{configuration.framework} {configuration.version}"]
@@ -81,10 +81,10 @@ def _comments(configuration: LaunchConfiguration) -> str:
     if configuration.script_arguments:
         lines.append(f"Arguments of the script: {shlex.join(command_words(configuration))}")
     lines += configuration.notes
-    return "".join(f"{comment}\n" for line in lines for comment in _comment(line))
+    return "".join(f"{comment}\n" for line in lines for comment in _comment_lines(line))
 
 
-def _comment(line: str) -> list[str]:
+def _comment_lines(line: str) -> list[str]:
     """Returns a text as comment lines, wrapped."""
     return textwrap.wrap(
         line,
@@ -107,14 +107,14 @@ def as_python(configuration: LaunchConfiguration) -> str:
         names["CONFIG"] = dict(configuration.settings)
     names["ARGUMENTS"] = command_words(configuration)
     names["PLACEHOLDERS"] = dict(configuration.placeholders)
-    text = _comments(configuration)
+    text = _comment_block(configuration)
     for name, value in names.items():
         shown = pprint.pformat(value, width=_WIDTH, sort_dicts=False)
         text += f"\n{name} = {shown}\n"
-    return text + _configure(configuration)
+    return text + _configure_function(configuration)
 
 
-def _configure(configuration: LaunchConfiguration) -> str:
+def _configure_function(configuration: LaunchConfiguration) -> str:
     """Returns the source of a function that assigns the settings to a configuration object; ""
     for formats without one."""
     owner = FORMATS[configuration.format].configures
@@ -134,7 +134,7 @@ def as_shell(configuration: LaunchConfiguration) -> str:
     prints what to put there.
     """
     format_ = FORMATS[configuration.format]
-    variables = _variables([*configuration.placeholders])
+    variables = _variables_of_settings([*configuration.placeholders])
     parts = [
         "#!/bin/bash",
         *(
@@ -143,19 +143,19 @@ def as_shell(configuration: LaunchConfiguration) -> str:
         ),
         *_shell_notes(format_, configuration),
         "set -euo pipefail",
-        *_requirements(format_, configuration, variables),
+        *_unset_checks(format_, configuration, variables),
         *(
             f"export {name}={shlex.quote(value)}"
             for name, value in configuration.environment.items()
         ),
-        *_document(format_, configuration, variables),
+        *_document_lines(format_, configuration, variables),
         *_rendezvous(format_, configuration.slurm),
-        _command(format_, configuration, variables),
+        _start_command(format_, configuration, variables),
     ]
     return "\n".join(parts) + "\n"
 
 
-def _variables(settings: Sequence[str]) -> dict[str, str]:
+def _variables_of_settings(settings: Sequence[str]) -> dict[str, str]:
     """Returns the shell variable for each setting: LR for "--lr" and "optimizer.lr", or
     OPTIMIZER_LR where two settings end alike."""
     short = {name: _variable(name.rpartition(".")[2]) for name in settings}
@@ -173,19 +173,19 @@ def _variable(name: str) -> str:
 
 def _shell_notes(format_: LaunchFormat, configuration: LaunchConfiguration) -> Iterator[str]:
     """Yields the comment lines at the head of a script."""
-    yield from _comment(f"{configuration.framework} {configuration.version}")
+    yield from _comment_lines(f"{configuration.framework} {configuration.version}")
     if configuration.slurm:
-        yield from _comment(_OF_THE_SITE)
+        yield from _comment_lines(_OF_THE_SITE)
         if "exclusive" not in configuration.slurm:
-            yield from _comment(_PART_OF_NODES)
+            yield from _comment_lines(_PART_OF_NODES)
     if format_.words is not None:
-        yield from _comment(_EMPTY)
-    yield from _comment(_FURTHER)
+        yield from _comment_lines(_EMPTY)
+    yield from _comment_lines(_FURTHER)
     for note in configuration.notes:
-        yield from _comment(note)
+        yield from _comment_lines(note)
 
 
-def _requirements(
+def _unset_checks(
     format_: LaunchFormat, configuration: LaunchConfiguration, variables: Mapping[str, str]
 ) -> Iterator[str]:
     """Yields the lines that stop the script where a variable is not set. An empty variable leaves
@@ -195,14 +195,14 @@ def _requirements(
     for name, hint in configuration.placeholders.items():
         if name in defaults:
             continue
-        yield _requirement(variables[name], unset, hint)
+        yield _unset_check(variables[name], unset, hint)
     for name, other in defaults.items():  # an unset variable takes the value of another one
         yield f': "${{{variables[name]}=${variables[other]}}}"'
     if _is_script_named(format_, configuration):
-        yield _requirement("SCRIPT", ":?", configuration.script or "the training script")
+        yield _unset_check("SCRIPT", ":?", configuration.script or "the training script")
 
 
-def _requirement(variable: str, unset: str, hint: str) -> str:
+def _unset_check(variable: str, unset: str, hint: str) -> str:
     """Returns a line of the shell that stops the script where the variable is not set, and
     prints a hint on what to set it to. `unset` is "?", or ":?" where an empty variable counts as
     unset."""
@@ -211,14 +211,14 @@ def _requirement(variable: str, unset: str, hint: str) -> str:
     return f': "${{{variable}{unset}{plain}}}"'
 
 
-def _document(
+def _document_lines(
     format_: LaunchFormat, configuration: LaunchConfiguration, variables: Mapping[str, str]
 ) -> list[str]:
     """Returns the lines that write the settings into a file; none for formats that pass them as
     arguments."""
     if format_.words is not None:
         return []
-    document = _merged(configuration.settings, nested(_tokens(variables)))
+    document = _merged(configuration.settings, nested(_tokens_of_settings(variables)))
     file = _FILES[format_.name]
     # Tokens lose their quotes, so that a variable may hold a number, or any other value.
     if file.endswith(".json"):
@@ -237,7 +237,7 @@ def _document(
     ]
 
 
-def _tokens(variables: Mapping[str, str]) -> dict[str, str]:
+def _tokens_of_settings(variables: Mapping[str, str]) -> dict[str, str]:
     """Returns, for each setting, the token that stands for its shell variable while words are
     quoted."""
     return {name: _TOKEN_OF.format(variable) for name, variable in variables.items()}
@@ -254,13 +254,13 @@ def _merged(document: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-def _command(
+def _start_command(
     format_: LaunchFormat, configuration: LaunchConfiguration, variables: Mapping[str, str]
 ) -> str:
     """Returns the command that starts the job, one argument on each line."""
     lines = [
         " ".join(_launcher_words(format_, configuration)),
-        " ".join(_program(format_, configuration)),
+        " ".join(_program_words(format_, configuration)),
     ]
     settings = dict(configuration.settings)
     # torchtitan reads nothing but options of its subcommand behind that subcommand.
@@ -270,16 +270,16 @@ def _command(
         if format_.starter != "accelerate":
             lines.append(f'--deepspeed_config "{_CONFIG}"')
     else:
-        lines += _placeholders(format_, configuration, variables, are_options=True)
+        lines += _placeholder_arguments(format_, configuration, variables, are_options=True)
         lines += _one_argument_a_line(format_.words(settings))
-        lines += _placeholders(format_, configuration, variables, are_options=False)
+        lines += _placeholder_arguments(format_, configuration, variables, are_options=False)
     lines.append('"$@"')
     if format_.words is not None:
         lines += _one_argument_a_line(format_.words(behind))
     return " \\\n  ".join(lines)
 
 
-def _placeholders(
+def _placeholder_arguments(
     format_: LaunchFormat,
     configuration: LaunchConfiguration,
     variables: Mapping[str, str],
@@ -292,7 +292,7 @@ def _placeholders(
         if (name in format_.options) != are_options or format_.words is None:
             continue
         token = {name: _TOKEN_OF.format(variable)}
-        words = [*_flags(token)] if are_options else format_.words(token)
+        words = [*_flag_words(token)] if are_options else format_.words(token)
         is_list = name in configuration.list_placeholders
         quoted = " ".join(_with_variable(word, is_list=is_list) for word in words)
         yield f"${{{variable}:+{quoted}}}"  # the words, unless the variable is empty
@@ -317,7 +317,7 @@ def _one_argument_a_line(words: Sequence[str]) -> Iterator[str]:
         yield shlex.join(group)
 
 
-def _program(format_: LaunchFormat, configuration: LaunchConfiguration) -> list[str]:
+def _program_words(format_: LaunchFormat, configuration: LaunchConfiguration) -> list[str]:
     """Returns the words that name the training program."""
     if _is_script_named(format_, configuration):
         return ['"${SCRIPT}"']

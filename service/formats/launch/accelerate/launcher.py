@@ -41,10 +41,10 @@ def launcher_settings(words: Sequence[str]) -> dict[str, Any]:
     {"fsdp_config.fsdp_version": "2"} for --fsdp_version 2."""
     flags = flags_of([word for word in words if word != "launch"], _SWITCHES)
     # -m says only that the script is a module.
-    return dict(_setting(name, value) for name, value in flags.items() if name not in ("m", ""))
+    return dict(_in_document(name, value) for name, value in flags.items() if name not in ("m", ""))
 
 
-def _setting(name: str, value: str) -> tuple[str, str]:
+def _in_document(name: str, value: str) -> tuple[str, str]:
     """Returns the name and the value that a flag of `accelerate launch` has in its document:
     ("distributed_type", "FSDP") for --use_fsdp, ("fsdp_config.fsdp_version", "2") for
     --fsdp_version 2."""

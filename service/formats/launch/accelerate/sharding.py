@@ -50,7 +50,7 @@ def fsdp_layout(settings: Settings, num_devices: int | None, stops: Stops) -> di
         **layout,
         "zero_stage": 3,
         "reshard": reshard not in ("false", "no", "0", *_KEEPING),
-        **stops.attempt(lambda: _mesh(settings, num_devices), instead={}),
+        **stops.attempt(lambda: _mesh_degrees(settings, num_devices), instead={}),
     }
 
 
@@ -59,7 +59,7 @@ def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -
     whatever other settings say, because its variable FSDP_SHARDING_STRATEGY is always set
     (utils/launch.py)."""
     name = "fsdp_config.fsdp_reshard_after_forward"
-    strategy = _strategy(settings.value("fsdp_config.fsdp_sharding_strategy") or "FULL_SHARD")
+    strategy = _strategy_name(settings.value("fsdp_config.fsdp_sharding_strategy") or "FULL_SHARD")
     reshard = settings.given.get(name)
     if reshard is not None and str(reshard).lower() not in (strategy, "true"):
         settings.add_reservation(name, "FSDP1 takes fsdp_sharding_strategy", "write it there")
@@ -87,7 +87,7 @@ def quotient(num_devices: int, divisor: int, rule: str) -> int:
     return num_devices // divisor
 
 
-def _strategy(value: object) -> str:
+def _strategy_name(value: object) -> str:
     """Returns the name of a sharding strategy of FSDP1 in lower case: full_shard for "FULL_SHARD"
     and for its number, 1. Raises Invalid for any other."""
     strategy = str(value).lower()
@@ -99,7 +99,7 @@ def _strategy(value: object) -> str:
     return strategy
 
 
-def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
+def _mesh_degrees(settings: Settings, num_devices: int | None) -> dict[str, Any]:
     """Returns the degrees that parallelism_config sets. FSDP2 shards over all ranks where it
     sets none. A degree that is "auto" is left out, because it takes the devices that the others
     leave. Raises Stopped where the degrees do not multiply to `num_devices`."""

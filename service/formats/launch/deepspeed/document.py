@@ -256,7 +256,7 @@ def _batch(
     if micro_batch:
         layout["micro_batch"] = micro_batch
     if ranks:
-        dp = stops.attempt(partial(_without_tensor, "ranks", ranks, tp), instead=None)
+        dp = stops.attempt(partial(_divided_by_tp, "ranks", ranks, tp), instead=None)
         if dp:
             layout["dp_shard" if layout["zero_stage"] else "dp_replicate"] = dp
     if not batch:
@@ -264,7 +264,7 @@ def _batch(
     if stops.noted:  # train_batch_size is wrong where the other numbers determine it
         return {} if micro_batch and steps else {"global_batch": batch}
     without_tp = stops.attempt(
-        partial(_without_tensor, "train_batch_size", batch, tp), instead=batch
+        partial(_divided_by_tp, "train_batch_size", batch, tp), instead=batch
     )
     return {"global_batch": without_tp}
 
@@ -300,7 +300,7 @@ def _micro_batch(batch: int, steps: int, ranks: int) -> int:
     return batch // (steps * ranks)
 
 
-def _without_tensor(name: str, value: int, tp: int) -> int:
+def _divided_by_tp(name: str, value: int, tp: int) -> int:
     """Returns a number of ranks or sequences divided by tp: DeepSpeed counts ranks of AutoTP as
     data-parallel ones. Raises Stopped where tp does not divide it. `name` is the name of the
     number in that message."""

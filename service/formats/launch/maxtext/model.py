@@ -187,7 +187,7 @@ def _read_sizes(
         return None, None
     if values["num_experts"] > 1 and block in _DENSE_BLOCKS:
         settings.add_reservation("num_experts", f"layers of decoder_block={block} have no experts")
-    values = _scaled(values)  # under the same names, by global_parameter_scale
+    values = _with_scaled_sizes(values)  # under the same names, by global_parameter_scale
     _require_sizes(values)
     shape: dict[str, Any] = {
         "name": f"maxtext-{block}",
@@ -206,8 +206,8 @@ def _read_sizes(
     }
     if values["sliding_window_size"] and values["attention_type"] == "local_sliding":
         shape["sliding_window"] = values["sliding_window_size"]
-    mla = _mla(values)
-    moe = _moe(values)
+    mla = _mla_sizes(values)
+    moe = _moe_sizes(values)
     try:
         architecture = Architecture.from_shape(
             **shape,
@@ -230,7 +230,7 @@ def _require_sizes(values: Mapping[str, Any]) -> None:
             raise invalid_launch(shown(name, values[name]), f"must be between 1 and {most}")
 
 
-def _scaled(values: Mapping[str, Any]) -> dict[str, Any]:
+def _with_scaled_sizes(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values with the model enlarged by global_parameter_scale, a power of two
     (configs/types.py, get_individual_scales): factors of two go to heads and the network first,
     then to the width, then to the number of layers. Raises Stopped for any other scale."""
@@ -255,7 +255,7 @@ def _scaled(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, **{name: values[name] << shift for name, shift in shifts.items()}}
 
 
-def _mla(values: Mapping[str, Any]) -> dict[str, Any] | None:
+def _mla_sizes(values: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the sizes of multi-head latent attention as a request writes them; None for other
     attention."""
     if values["attention_type"] != "mla":
@@ -265,7 +265,7 @@ def _mla(values: Mapping[str, Any]) -> dict[str, Any] | None:
     return {**sizes, "q_lora_rank": values["q_lora_rank"] or None}
 
 
-def _moe(values: Mapping[str, Any]) -> dict[str, Any] | None:
+def _moe_sizes(values: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the sizes of the experts as a request writes them; None for a dense model, such as
     one with a decoder block that has no experts, whatever their number."""
     if values["num_experts"] < 2 or values["decoder_block"] in _DENSE_BLOCKS:

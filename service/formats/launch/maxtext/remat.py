@@ -90,8 +90,8 @@ def remat_settings(
             raise Inexpressible("layout.recompute_modules", modules, unsupported)
         tensors = _saved_tensors(architecture, recomputes)
     if layout.offload_activations:
-        return _policy(tensors, _OFFLOADING, "offload")
-    return _policy(tensors, _POLICIES, "device")
+        return _policy_settings(tensors, _OFFLOADING, "offload")
+    return _policy_settings(tensors, _POLICIES, "device")
 
 
 def _cure_for_modules(architecture: Architecture, recomputes: set[str]) -> str | None:
@@ -136,7 +136,7 @@ def _saved_tensors(architecture: Architecture, recomputes: set[str]) -> frozense
     return frozenset(tensors)
 
 
-def _policy(
+def _policy_settings(
     tensors: frozenset[str], policies: Mapping[str, frozenset[str]], place: str
 ) -> dict[str, Any]:
     """Returns the settings of the policy that keeps exactly these tensors, or of a custom policy

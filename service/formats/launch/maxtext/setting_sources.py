@@ -78,7 +78,7 @@ class SettingSources:
                     f"{path} is no file of {table.framework} {table.release}: {in_package.name} was"
                     " read, which has the same name"
                 )
-            self._take_of_file(in_package.settings)
+            self._put_from_file(in_package.settings)
         elif in_package is None or in_package.settings:  # a sent base.yml has the defaults
             self._read_document(read_document(files.text(path)), files)
 
@@ -90,7 +90,7 @@ class SettingSources:
         base = document.get("base_config")
         if base is not None and depth < _MOST_BASES:
             self._read_base(str(base), files, depth)
-        self._take_of_file(
+        self._put_from_file(
             {name: value for name, value in document.items() if name != "base_config"}
         )
 
@@ -100,15 +100,15 @@ class SettingSources:
         if base in files:
             self._read_document(read_document(files.text(base)), files, depth + 1)
         elif in_package is not None:
-            self._take_of_file(in_package.settings)
+            self._put_from_file(in_package.settings)
         else:
             reason = "the settings in this file are not known"
             self.settings.add_text_reservation(shown("base_config", base), reason, "send its text")
 
-    def _take_of_file(self, settings: Mapping[str, Any]) -> None:
+    def _put_from_file(self, settings: Mapping[str, Any]) -> None:
         """Takes settings, and remembers that a file gave them rather than the command line."""
         for name, value in settings.items():
-            self._take(name, value)
+            self._put_checked(name, value)
             self._of_files.add(name)
 
     def _read_model_file(self) -> None:
@@ -119,7 +119,7 @@ class SettingSources:
         model = str(given.get("model_name", "default")).removesuffix("-Instruct")
         may_differ = given.get("override_model_config") is True
         for name, value in model_file(model).items():
-            checked = self._checked(name, value)
+            checked = self._checked_value(name, value)
             if name not in given:
                 self.of_model[name] = checked
             elif given[name] == checked:
@@ -134,7 +134,7 @@ class SettingSources:
             elif not may_differ:
                 self.settings.stops.append(_overriding_stop(name, given[name], model, value))
 
-    def _checked(self, name: str, value: Any) -> Any:
+    def _checked_value(self, name: str, value: Any) -> Any:
         field = self.settings.table.field(name)
         return value if field is None else field.checked(value)
 
@@ -152,7 +152,7 @@ class SettingSources:
         for path in paths:
             self._read_file(path, command.files)
         if not paths:
-            self._take_of_file(default_file(command.program).settings)
+            self._put_from_file(default_file(command.program).settings)
         pairs = [match for word in words if (match := _PAIR.fullmatch(word))]
         self._read_pairs(command.program, [(match[1], match[2]) for match in pairs])
         self._read_environment(command.environment)
@@ -200,10 +200,10 @@ class SettingSources:
             if module == "train_rl" and name in rl_settings():
                 self.ignored.append(shown(name, value))
                 continue
-            self._take(name, self._typed(name, value))
+            self._put_checked(name, self._typed_value(name, value))
             self._of_files.discard(name)
 
-    def _typed(self, name: str, text: str) -> Any:
+    def _typed_value(self, name: str, text: str) -> Any:
         """Returns the value of a setting that is written as `text`: the list [1, 2] for "[1, 2]",
         since OmegaConf reads values as YAML. Raises Invalid for a text that the setting's type
         does not allow, and for a shell variable without a value."""
@@ -219,7 +219,7 @@ class SettingSources:
         except Invalid:
             return text
 
-    def _take(self, name: str, value: Any) -> None:
+    def _put_checked(self, name: str, value: Any) -> None:
         """Sets a setting after a check of its type. The members of the object `lora` become
         settings of their own, and the base_config that every launch has is ignored."""
         field = self.settings.table.field(name)
@@ -258,7 +258,7 @@ class SettingSources:
         for variable, value in environment.items():
             name = variable.removeprefix("M_").lower()
             if variable.startswith("M_") and name in self.settings.table.fields:
-                self._take(name, self._typed(name, value))
+                self._put_checked(name, self._typed_value(name, value))
                 self._of_files.discard(name)
             elif variable in _COMPILER_FLAGS:
                 self._read_compiler_flags(variable, value)

@@ -80,7 +80,7 @@ def write(job: Job) -> LaunchConfiguration:
         **_context(job),
         **_sharding(job, mesh),
         **_pipeline(job),
-        **remat_settings(job.layout, problem.architecture, _modules(job)),
+        **remat_settings(job.layout, problem.architecture, _recomputed_modules(job)),
         "optimizer_memory_host_offload": job.layout.offload_optimizer,
         **_training(job),
         **_switches(job),
@@ -100,10 +100,10 @@ def write(job: Job) -> LaunchConfiguration:
 def words(settings: Mapping[str, Any]) -> list[str]:
     """Returns the settings as the words of a command line, ["ici_tensor_parallelism=8"], which
     follow base.yml."""
-    return [f"{name}={_written(value)}" for name, value in settings.items()]
+    return [f"{name}={_text_of(value)}" for name, value in settings.items()]
 
 
-def _written(value: Any) -> str:
+def _text_of(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -223,7 +223,7 @@ def _pipeline(job: Job) -> dict[str, Any]:
     }
 
 
-def _modules(job: Job) -> tuple[str, ...]:
+def _recomputed_modules(job: Job) -> tuple[str, ...]:
     """Returns the modules of selective recompute; the stack's own where the layout names none."""
     return job.layout.recompute_modules or job.problem.stack.selective[0]
 

@@ -14,7 +14,7 @@ _ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"
 _FULL_DTYPES = ("fp32", "float32", "torch.float32")
 
 
-def half_read(argument: str, args: Arguments) -> tuple[str, str] | None:
+def why_half_read(argument: str, args: Arguments) -> tuple[str, str] | None:
     """Returns the reason why the value of an argument is read only in part, and advice on what
     to write instead; None where all of it is read."""
     if argument == "pipeline_model_parallel_layout" and has_early_mtp(args):

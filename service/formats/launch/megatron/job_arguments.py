@@ -18,7 +18,7 @@ from models.spec.switches import applies, launch_arguments, switches_of
 from service.formats.launch.job import Inexpressible, Job
 from service.formats.launch.megatron.mixers import shared_indexers
 from service.formats.launch.megatron.model import has_biases
-from service.formats.launch.megatron.patterns import has_pattern, letters_of_layers
+from service.formats.launch.megatron.patterns import has_pattern, num_letters
 from service.formats.launch.megatron.stages import stage_arguments
 
 PIPELINE_INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
@@ -178,11 +178,11 @@ def layout_arguments(job: Job) -> dict[str, Any]:
         "tensor_model_parallel_size": layout.tp,
         "sequence_parallel": layout.sequence_parallel,
         "pipeline_model_parallel_size": layout.pp,
-        **_stages(job),
+        **_stage_split_arguments(job),
         "context_parallel_size": layout.cp,
     }
     if layout.cp > 1:
-        arguments["cp_comm_type"] = [_context(job)]
+        arguments["cp_comm_type"] = [_cp_comm_type(job)]
     if job.problem.architecture.is_moe:
         arguments["expert_model_parallel_size"] = layout.ep
         arguments["expert_tensor_parallel_size"] = layout.etp
@@ -190,14 +190,14 @@ def layout_arguments(job: Job) -> dict[str, Any]:
         arguments["use_tp_pp_dp_mapping"] = True
     return {
         **arguments,
-        **_sharding(job),
+        **_sharding_arguments(job),
         "micro_batch_size": layout.micro_batch,
         "global_batch_size": workload.global_batch,
         "seq_length": workload.seq_len,
     }
 
 
-def _context(job: Job) -> str:
+def _cp_comm_type(job: Job) -> str:
     """Returns the value of cp_comm_type, by which context parallelism exchanges keys and values.
     Sparse attention supports allgather only (transformer_config.py)."""
     model = job.problem.architecture
@@ -206,7 +206,7 @@ def _context(job: Job) -> str:
     return _CONTEXT[job.problem.stack.context]
 
 
-def _stages(job: Job) -> dict[str, Any]:
+def _stage_split_arguments(job: Job) -> dict[str, Any]:
     """Returns the arguments that split layers over the chunks of a pipeline, and the number of
     micro-batches that pass a stage's chunk before its next one, where that is not the default. A
     layer pattern (megatron/patterns) states the split itself."""
@@ -242,7 +242,7 @@ def _is_pipeline_inside(job: Job) -> bool:
     raise Inexpressible("layout.placement", list(layout.placement), cure)
 
 
-def _sharding(job: Job) -> dict[str, Any]:
+def _sharding_arguments(job: Job) -> dict[str, Any]:
     """Returns the arguments of the ZeRO stage; none for stage 0."""
     layout = job.layout
     if not layout.zero_stage:
@@ -268,7 +268,7 @@ def recompute_arguments(job: Job) -> dict[str, Any]:
     if layout.recompute == "full":
         block = layout.recompute_layers  # the first layers of each chunk; 0 stands for all
         if has_pattern(job.problem.architecture):  # hybrids count attention and MLP as two layers
-            block = letters_of_layers(job.problem.architecture, block)
+            block = num_letters(job.problem.architecture, block)
         return {
             "recompute_granularity": "full",
             "recompute_method": "block" if block else "uniform",
@@ -390,7 +390,7 @@ def notes(job: Job) -> Iterator[str]:
         )
     if "hybridep" in switches(job).values() and job.has_capacity:
         yield "Tokens are dispatched by HybridEP: DeepEP does not pad experts to a capacity."
-    if layout.cp > 1 and _context(job) != _CONTEXT[job.problem.stack.context]:
+    if layout.cp > 1 and _cp_comm_type(job) != _CONTEXT[job.problem.stack.context]:
         yield "Context parallelism gathers keys: sparse attention has no other way."
     if any(layer.recurrence for layer in job.problem.architecture.kinds):
         yield (

@@ -26,12 +26,12 @@ def mixer_arguments(model: Architecture) -> dict[str, Any]:
     """Returns the arguments of the model's attention and recurrences, by name, whichever layers
     have them."""
     attention = common_attention(model)
-    indexer = {} if attention.indexer is None else _indexer(model, attention)
+    indexer = {} if attention.indexer is None else _indexer_arguments(model, attention)
     return {
         "num_attention_heads": attention.num_attention_heads,
-        **_heads(attention),
+        **_head_arguments(attention),
         **indexer,
-        **_recurrences(model),
+        **_recurrence_arguments(model),
     }
 
 
@@ -85,7 +85,7 @@ def _require_expressible_attention(model: Architecture, attention: Attention) ->
         raise UnknownLayers("model.qk_norm", True, supported)
 
 
-def _heads(attention: Attention) -> dict[str, Any]:
+def _head_arguments(attention: Attention) -> dict[str, Any]:
     """Returns the arguments of the number and width of attention heads, for multi-head latent
     attention or any other."""
     if attention.kv_lora_rank is not None:
@@ -117,7 +117,7 @@ def _heads(attention: Attention) -> dict[str, Any]:
 # -- sparse attention
 
 
-def _indexer(model: Architecture, attention: Attention) -> dict[str, Any]:
+def _indexer_arguments(model: Architecture, attention: Attention) -> dict[str, Any]:
     """Returns the arguments of sparse attention, whose indexer chooses the keys (DeepSeek sparse
     attention). It has no fused rotary positions (megatron/core/transformer/
     experimental_attention_variant/dsa.py)."""
@@ -167,16 +167,16 @@ def _period_and_offset_of_sharing(model: Architecture, shared: Sequence[bool]) -
 # -- recurrences
 
 
-def _recurrences(model: Architecture) -> dict[str, Any]:
+def _recurrence_arguments(model: Architecture) -> dict[str, Any]:
     """Returns the arguments of the model's Mamba-2 layers and gated delta nets. Raises
     UnknownLayers for other recurrences, and where two of one kind differ."""
     recurrences = dict.fromkeys(model.recurrences)
     arguments: dict[str, Any] = {}
     for recurrence in recurrences:
         if isinstance(recurrence, Mamba2):
-            arguments |= _mamba(recurrence)
+            arguments |= _mamba_arguments(recurrence)
         elif isinstance(recurrence, DeltaNet):
-            arguments |= _delta_net(recurrence)
+            arguments |= _delta_net_arguments(recurrence)
         else:
             supported = "the recurrences of its releases are Mamba-2 and gated delta nets"
             raise UnknownLayers("model.recurrence.kind", recurrence.kind, supported)
@@ -186,7 +186,7 @@ def _recurrences(model: Architecture) -> dict[str, Any]:
     return arguments
 
 
-def _mamba(mamba: Mamba2) -> dict[str, Any]:
+def _mamba_arguments(mamba: Mamba2) -> dict[str, Any]:
     """Returns the sizes of Mamba-2 layers as arguments. Raises UnknownLayers where Megatron has
     no such convolution, norm or bias."""
     if mamba.conv_kernel != _CONVOLUTION_OF_MAMBA:
@@ -203,7 +203,7 @@ def _mamba(mamba: Mamba2) -> dict[str, Any]:
     }
 
 
-def _delta_net(net: DeltaNet) -> dict[str, Any]:
+def _delta_net_arguments(net: DeltaNet) -> dict[str, Any]:
     """Returns the sizes of gated delta nets as arguments. Raises UnknownLayers where Megatron
     has no such decay, gate or convolution."""
     if net.decay_per_element or net.decay_rank or net.gate_rank or not net.conv_kernel:

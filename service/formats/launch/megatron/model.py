@@ -29,30 +29,30 @@ def model_arguments(job: Job) -> dict[str, Any]:
     gated = all(network.gated for network in (dense, moe) if network)
     _require_plain_layers(model)
     arguments: dict[str, Any] = {
-        **_layers(job),
+        **_layer_arguments(job),
         "hidden_size": model.hidden_size,
         "ffn_hidden_size": _dense_width(dense, moe),
         **mixers,
         "swiglu": gated,
         "normalization": "LayerNorm" if model.layers[0].norm_bias else "RMSNorm",
-        **_biases(model),
+        **_bias_arguments(model),
         "untie_embeddings_and_output_weights": not model.tie_word_embeddings,
         "position_embedding_type": _position_embedding_type(job),
-        **_window(model),
-        **_vocabulary(model, job.layout.tp),
+        **_window_arguments(model),
+        **_vocabulary_arguments(model, job.layout.tp),
         "attention_dropout": 0.0,
         "hidden_dropout": 0.0,
     }
     if not gated and job.details.activation == "relu2":
         arguments["squared_relu"] = True
     if moe:
-        arguments |= _experts(model, moe)
+        arguments |= _expert_arguments(model, moe)
     if model.mtp_layers:
         arguments["mtp_num_layers"] = model.mtp_layers
     return arguments
 
 
-def _layers(job: Job) -> dict[str, Any]:
+def _layer_arguments(job: Job) -> dict[str, Any]:
     """Returns the arguments of the number of layers, and of where recurrent ones stand."""
     model = job.problem.architecture
     if has_pattern(model):
@@ -148,7 +148,7 @@ def has_biases(model: Architecture) -> bool:
     return networks or any(attention.attention_output_bias for attention in model.attentions)
 
 
-def _biases(model: Architecture) -> dict[str, Any]:
+def _bias_arguments(model: Architecture) -> dict[str, Any]:
     """Returns the arguments for biases: in all linear layers, only in the projections of queries,
     keys and values, or nowhere."""
     if has_biases(model):
@@ -157,7 +157,7 @@ def _biases(model: Architecture) -> dict[str, Any]:
     return {"add_bias_linear": False, "add_qkv_bias": of_queries}
 
 
-def _window(model: Architecture) -> dict[str, Any]:
+def _window_arguments(model: Architecture) -> dict[str, Any]:
     """Returns the arguments of sliding-window attention. Raises UnknownLayers where windows have
     several sizes, or attention is chunked."""
     sizes = {size for attention in model.attentions if (size := attention.sliding_window)}
@@ -181,7 +181,7 @@ def _window(model: Architecture) -> dict[str, Any]:
     return arguments
 
 
-def _vocabulary(model: Architecture, tp: int) -> dict[str, int]:
+def _vocabulary_arguments(model: Architecture, tp: int) -> dict[str, int]:
     """Returns the size of the vocabulary, and the largest divisor to pad it by that adds no
     padding."""
     divisors = (count for count in _VOCABULARY_DIVISORS if model.vocab_size % (count * tp) == 0)
@@ -189,7 +189,7 @@ def _vocabulary(model: Architecture, tp: int) -> dict[str, int]:
     return {"vocab_size": model.vocab_size, "make_vocab_size_divisible_by": divisor}
 
 
-def _experts(model: Architecture, moe: Moe) -> dict[str, Any]:
+def _expert_arguments(model: Architecture, moe: Moe) -> dict[str, Any]:
     """Returns the arguments of the experts in sparse layers. Raises UnknownLayers for norms or
     scales that Megatron's experts do not have."""
     if moe.latent_norm or moe.router_scales:

@@ -38,7 +38,7 @@ def pattern_arguments(model: Architecture, chunks: Sequence[int]) -> dict[str, A
     """Returns the arguments that give the kind of each layer by letters: {"num_layers": 4,
     "hybrid_layer_pattern": "M-M-|*-M-"}. `chunks` has the number of layers in each pipeline
     chunk."""
-    letters = {kind: _letters(model, kind) for kind in model.kinds}
+    letters = {kind: _letters_of_layer(model, kind) for kind in model.kinds}
     parts = []
     start = 0
     for count in chunks:
@@ -52,7 +52,7 @@ def pattern_arguments(model: Architecture, chunks: Sequence[int]) -> dict[str, A
     }
 
 
-def letters_of_layers(model: Architecture, layers: int) -> int:
+def num_letters(model: Architecture, layers: int) -> int:
     """Returns the number of letters that stand for the first `layers` layers of a chunk in a
     pattern, where a layer's mixer and network have a letter each. Raises Inexpressible where
     layers differ in that."""
@@ -63,16 +63,16 @@ def letters_of_layers(model: Architecture, layers: int) -> int:
     return layers * counts.pop()
 
 
-def _letters(model: Architecture, layer: Layer) -> str:
+def _letters_of_layer(model: Architecture, layer: Layer) -> str:
     """Returns the letters of a layer in a pattern, "*-" for attention and an MLP. Raises
     UnknownLayers for a layer with attention and a recurrence."""
     if len(layer.mixers) > 1:
         supported = "a layer of Megatron-Core has attention or a recurrence, not both side by side"
         raise UnknownLayers("model.layers", model.name, supported)
-    return _mixer(layer) + _network(layer)
+    return _mixer_letter(layer) + _network_letter(layer)
 
 
-def _mixer(layer: Layer) -> str:
+def _mixer_letter(layer: Layer) -> str:
     """Returns the letter of a layer's attention or recurrence in a pattern; "" where it has
     neither."""
     if attention := layer.attention:
@@ -83,7 +83,7 @@ def _mixer(layer: Layer) -> str:
     return ""
 
 
-def _network(layer: Layer) -> str:
+def _network_letter(layer: Layer) -> str:
     """Returns the letter of a layer's feed-forward network in a pattern; "" where it has none."""
     if layer.feed_forward is None:
         return ""

@@ -13,7 +13,7 @@ from typing import Any
 
 from models.errors import Invalid
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
-from service.formats.launch.megatron.half_read import half_read
+from service.formats.launch.megatron.half_read import why_half_read
 from service.formats.launch.megatron.question import launch_reading, without_refused
 from service.formats.launch.megatron.refusals import SOURCE
 from service.formats.launch.megatron.source import Source, read_source
@@ -115,6 +115,6 @@ def _unread(args: Arguments, source: Source) -> UnreadSettings:
     needed = _NEEDED_BY.get(args.text("experimental_attention_variant") or "", ())
     settings.change(dict.fromkeys(needed))
     for flag in source.flags:
-        if reason_and_cure := half_read(argument_of(flag), args):
+        if reason_and_cure := why_half_read(argument_of(flag), args):
             settings.add_reservation(flag, *reason_and_cure)
     return settings.unread()

@@ -49,30 +49,30 @@ def _stops_of_rules(table: str, args: Arguments, source: str) -> Iterator[Stop]:
     """Yields a stop for each rule of a table that the arguments break. A row of the table is an
     argument, the condition under which Megatron refuses it, and the rule in words."""
     for argument, condition, rule in facts(_ROWS)[table]:
-        if _holds(condition, args):
+        if _is_met(condition, args):
             setting = args.called(argument)
             value = args.shortened(argument)
             yield Stop(setting=setting, value=value, rule=rule, source=source)
 
 
-def _holds(condition: Mapping[str, Any], args: Arguments) -> bool:
+def _is_met(condition: Mapping[str, Any], args: Arguments) -> bool:
     """Returns True where the arguments meet a condition, such as {"use_torch_fsdp2": "on",
     "any": [{"pipeline_model_parallel_size": {"above": 1}}, {"bf16": "off"}]}. All entries must
     hold, and one alternative of "any"."""
     for name, expected in condition.items():
         if name == "any":
-            is_met = any(_holds(alternative, args) for alternative in expected)
+            is_met = any(_is_met(alternative, args) for alternative in expected)
         elif isinstance(expected, str):
             text = args.text(name)
             is_met = _STATES[expected](text) if expected in _STATES else text == expected
         else:
-            is_met = all(_compares(args, name, *comparison) for comparison in expected.items())
+            is_met = all(_is_related(args, name, *comparison) for comparison in expected.items())
         if not is_met:
             return False
     return True
 
 
-def _compares(args: Arguments, name: str, relation: str, other: Any) -> bool:
+def _is_related(args: Arguments, name: str, relation: str, other: Any) -> bool:
     """Returns True where an argument stands in a relation to `other`: a list of texts for "is",
     "not", "has" and "lacks", a number for "above" and "at_most", another argument's name for
     the rest."""

@@ -133,7 +133,7 @@ def _read_document(document: Any) -> Source:
     flag_of_alias = table().facts["same_as"]
     flags: dict[str, Any] = {}
     others: dict[str, str] = {}
-    for key, value in _leaves(_arguments_of(document)):
+    for key, value in _innermost_settings(_arguments_of(document)):
         name = key.lstrip("-").replace("-", "_")
         flag = f"--{name.replace('_', '-')}"
         if flag_of_alias.get(flag, flag) in table().fields:
@@ -178,11 +178,11 @@ def _words_of(values: Mapping[str, Any]) -> Iterable[str]:
             yield from map(str, value) if isinstance(value, list) else str(value).split()
 
 
-def _leaves(document: Any) -> Iterable[tuple[str, Any]]:
+def _innermost_settings(document: Any) -> Iterable[tuple[str, Any]]:
     """Yields the innermost names of a document with their values."""
     if isinstance(document, Mapping):
         for name, value in document.items():
             if isinstance(value, Mapping):
-                yield from _leaves(value)
+                yield from _innermost_settings(value)
             else:
                 yield str(name), value

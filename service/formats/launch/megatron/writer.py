@@ -53,7 +53,7 @@ def write(job: Job) -> LaunchConfiguration:
         **megatron_model.model_arguments(job),
         "max_position_embeddings": _num_positions(job),
         "layernorm_epsilon": job.details.norm_epsilon,
-        **_rotary(job),
+        **_rotary_arguments(job),
     }
     return LaunchConfiguration(
         format=NAME,
@@ -127,7 +127,7 @@ def _num_positions(job: Job) -> int:
     return learned or max(job.problem.workload.seq_len, job.details.context_length or 0)
 
 
-def _rotary(job: Job) -> dict[str, Any]:
+def _rotary_arguments(job: Job) -> dict[str, Any]:
     """Returns the arguments of rotary positions: their base, which Megatron takes as a whole
     number, their share of a head, and their scaling. Latent attention sets the share by its own
     sizes."""
@@ -175,7 +175,7 @@ def _placeholders(job: Job) -> dict[str, str]:
     has_loss = model.is_moe and job.problem.workload.load_balancing != "bias"
     return placeholders(
         NAME,
-        rotary=_has_rotary(job) and "rotary_base" not in _rotary(job),
+        rotary=_has_rotary(job) and "rotary_base" not in _rotary_arguments(job),
         norms=job.details.norm_epsilon is None,
         indexer=any(attention.indexer for attention in model.attentions),
         loss=has_loss,

@@ -35,7 +35,7 @@ _USUAL_MODULES = ("linear_qkv", "linear_proj", *_NETWORK)
 def adapter_fields(model: Architecture, lora: Lora) -> dict[str, Any]:
     """Returns the fields that make LoRA adapters, each expert with its own. Raises Inexpressible
     where the model has none of the layers that the adapters are for."""
-    modules = _adapted(model, lora)
+    modules = _adapted_modules(model, lora)
     if not modules:
         cure = f"{model.name} has none of these layers; ask with attention, mlp or both"
         raise Inexpressible("workload.lora.targets", [*lora.targets], cure)
@@ -56,7 +56,7 @@ def adapters_in_python(model: Architecture, lora: Lora) -> str:
     return f"LoRA({', '.join(arguments)})"
 
 
-def _adapted(model: Architecture, lora: Lora) -> list[str]:
+def _adapted_modules(model: Architecture, lora: Lora) -> list[str]:
     """Returns the names of the modules that get adapters, such as "linear_qkv". Routed experts
     use the names of an MLP, so that patterns such as "*.experts.linear_fc1" tell them apart."""
     names: list[str] = []
@@ -111,25 +111,25 @@ def read_adapters(
         raise invalid_launch(f"peft.dim={rank}", f"must be a whole number from 1 to {MAX_RANK}")
     text = fields.get("peft.target_modules")
     modules = _USUAL_MODULES if text is None else re.findall(r"[\w.*]{1,200}", text, re.ASCII)
-    targets = list(dict.fromkeys(target for name in modules for target in _targets(name)))
+    targets = list(dict.fromkeys(target for name in modules for target in _targets_of_module(name)))
     if not targets:
         rule = f"names no module of {', '.join(_USUAL_MODULES)}: write which have adapters"
         raise invalid_launch(f"peft.target_modules={text}", rule)
     reservations = []
     if text is not None and not _adapt_whole_blocks(modules):
         reason = f"it is read as adapters of {', '.join(targets)}"
-        reservations.append(_reservation("peft.target_modules", text, reason))
+        reservations.append(_adapter_reservation("peft.target_modules", text, reason))
     scheme = fields.get(SCHEME, "lora")
     if scheme.lower() != "lora":
-        reservations.append(_reservation("peft_scheme", scheme, "it is read as lora"))
+        reservations.append(_adapter_reservation("peft_scheme", scheme, "it is read as lora"))
     is_shared = fields.get("peft.share_expert_adapters") != "False"
     if is_moe and "experts" in targets and is_shared:
         reason = "it is read as adapters of each expert by itself"
-        reservations.append(_reservation("peft.share_expert_adapters", "true", reason))
+        reservations.append(_adapter_reservation("peft.share_expert_adapters", "true", reason))
     return {"rank": int(rank), "targets": targets}, reservations
 
 
-def _reservation(name: str, value: str, reason: str) -> Reservation:
+def _adapter_reservation(name: str, value: str, reason: str) -> Reservation:
     """Returns a reservation for a field of adapters, which workload.lora in the request would
     settle."""
     return Reservation(
@@ -140,7 +140,7 @@ def _reservation(name: str, value: str, reason: str) -> Reservation:
     )
 
 
-def _targets(module: str) -> tuple[str, ...]:
+def _targets_of_module(module: str) -> tuple[str, ...]:
     """Returns the targets of a module as a request names them: ("mlp", "experts") for
     "linear_fc1"; none for an unknown module."""
     parts = module.split(".")

@@ -17,7 +17,7 @@ from typing import Any
 from models.spec import catalogue
 from models.spec.switches import switches_of
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
-from service.formats.launch.megatron.half_read import half_read
+from service.formats.launch.megatron.half_read import why_half_read
 from service.formats.launch.megatron.question import SHAPE, launch_reading, without_refused
 from service.formats.launch.megatron.refusals import SOURCE
 from service.formats.launch.megatron_bridge.adapters import has_adapters, read_adapters
@@ -61,7 +61,7 @@ def read(
     release = known_release(NAME, version)
     overrides = read_overrides(text, files)
     overrides.change(changes)
-    arguments = in_todays_names(filled_in(_arguments(overrides)))
+    arguments = in_todays_names(filled_in(_arguments_of_overrides(overrides)))
     stops = Stops(SOURCE)
     fields = {argument: field_of_argument(argument) for argument in flag_of_argument()}
     args = without_refused(Arguments(arguments, fields), stops)
@@ -116,7 +116,7 @@ def _in_fields(rule: str) -> str:
 # -- values by argument
 
 
-def _arguments(overrides: Overrides) -> dict[str, str]:
+def _arguments_of_overrides(overrides: Overrides) -> dict[str, str]:
     """Returns the overrides as arguments of Megatron-LM, with the texts that recipes, or
     Megatron itself, give the others."""
     argument_of = argument_of_field()
@@ -125,7 +125,7 @@ def _arguments(overrides: Overrides) -> dict[str, str]:
     for sequence in ("dataset.seq_length", "model.seq_length"):
         if sequence in fields:
             arguments["seq_length"] = fields[sequence]
-    arguments |= _precision(fields)
+    arguments |= _precision_arguments(fields)
     ties = fields.get("model.share_embeddings_and_output_weights")
     if ties is not None:
         arguments["untie_embeddings_and_output_weights"] = str(ties == "False")
@@ -145,7 +145,7 @@ def _arguments(overrides: Overrides) -> dict[str, str]:
     return {**megatron_flags.defaults(), **table().facts["base"], **old, **arguments}
 
 
-def _precision(fields: Mapping[str, str]) -> dict[str, str]:
+def _precision_arguments(fields: Mapping[str, str]) -> dict[str, str]:
     """Returns the arguments of the number formats that mixed_precision sets, by a name or field
     by field. Raises Invalid for an unknown name."""
     name = fields.get("mixed_precision")
@@ -234,6 +234,6 @@ def _unread(args: Arguments, overrides: Overrides) -> UnreadSettings:
             reason = "the recipe has the rest of the model"
             cure = "describe the model beside the launch, as `model`"
             settings.add_reservation(name, reason, cure, answered_by="model")
-        elif reason_and_cure := half_read(argument, args):
+        elif reason_and_cure := why_half_read(argument, args):
             settings.add_reservation(name, *map(_in_fields, reason_and_cure))
     return settings.unread()

@@ -75,7 +75,7 @@ class Overrides:
     def change(self, changes: Changes) -> None:
         """Replaces the values of some settings; None removes one."""
         values = {
-            name: None if value is None else _value(name, str(value))
+            name: None if value is None else _typed_value(name, str(value))
             for name, value in changes.items()
         }
         self.settings.change(values)
@@ -92,7 +92,7 @@ def read_overrides(text: str, files: LaunchFiles) -> Overrides:
         return _overrides_of((name, str(value)) for name, value in read_settings(text).items())
     command = split_command(text, files)
     starts_nemo = command.program == _NEMO  # its first argument is a verb, such as pretrain
-    overrides = _overrides_of(_pairs(command.words[1:] if starts_nemo else command.words))
+    overrides = _overrides_of(_pairs_in(command.words[1:] if starts_nemo else command.words))
     overrides.environment.update(command.environment)
     for assignment in command.in_branches:  # of a script, which may or may not have run
         overrides.settings.note(Reservation.of_branch(assignment))
@@ -110,7 +110,7 @@ def _without_object(name: str) -> str:
     return attribute if has_variable else name
 
 
-def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _pairs_in(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yields the overrides and options of a command line with their values: ("model.tp", "2")
     and ("num_gpus", "8") for model.tp=2 --num-gpus 8. An option without a value has "True". A
     word that belongs to no option has the name ""."""
@@ -149,11 +149,11 @@ def _overrides_of(pairs: Iterable[tuple[str, str]]) -> Overrides:
             overrides.environment[name.removeprefix("env_vars.")] = text
         elif name in _SCHEMES:
             for field_name, value in fields_of_scheme(text).items():
-                overrides.settings.put(field_name, _value(field_name, value))
+                overrides.settings.put(field_name, _typed_value(field_name, value))
         elif name in _RECIPES:
             overrides.recipe = f"{overrides.recipe or ''} {name} {text}".strip()
         elif "." in name or name == "mixed_precision":
-            overrides.settings.put(name, _value(name, text))
+            overrides.settings.put(name, _typed_value(name, text))
         elif name in _OPTIONS_OF_RUNS:
             run_options[name] = text
         elif not _is_of_no_account(name):
@@ -185,10 +185,10 @@ def _field_of_option(name: str) -> str:
     return field_name if is_known else name
 
 
-def _value(name: str, text: str) -> Any:
+def _typed_value(name: str, text: str) -> Any:
     """Returns the value of a field by type: 4 for "4", None for "null". Raises Invalid for a
     shell variable without a value, unless the field changes neither time nor memory."""
-    text = _text(name, text)
+    text = _megatron_text(name, text)
     if text in _PLAIN and not _is_word(name):
         return _PLAIN[text]
     if _NUMBER.fullmatch(text):
@@ -201,7 +201,7 @@ def _is_word(name: str) -> bool:
     return name == "model.moe_router_load_balancing_type" or name.endswith("_impl")
 
 
-def _text(name: str, text: str) -> str:
+def _megatron_text(name: str, text: str) -> str:
     """Returns a value as Megatron prints it: "True" for true, "['mlp', 'moe']" for [mlp, moe].
     Raises Invalid for an undefined shell variable, unless the field changes neither time nor
     memory."""

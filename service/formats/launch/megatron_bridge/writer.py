@@ -81,12 +81,12 @@ def write(job: Job) -> LaunchConfiguration:
         version=RELEASE,
         settings={
             **table().facts["off"],
-            **dict(_fields(arguments)),
+            **dict(_fields_of_arguments(arguments)),
             "dataset.seq_length": job.problem.workload.seq_len,
-            **_precision(job, switches),
-            **_model(job),
-            **_adapters(job, switches),
-            **_switches(switches),
+            **_precision_fields(job, switches),
+            **_model_fields(job),
+            **_fine_tuning_fields(job, switches),
+            **_switch_fields(switches),
         },
         environment=job_arguments.environment(job),
         placeholders=_placeholders(job),
@@ -103,23 +103,23 @@ def words(settings: Mapping[str, Any]) -> list[str]:
     """Returns settings as Hydra overrides: "model.bf16=true". Fields that Hydra does not see in
     the recipe are added with a + in front."""
     return [
-        f"{'+' * name.startswith(_UNSEEN)}{name}={_shown(value)}"
+        f"{'+' * name.startswith(_UNSEEN)}{name}={_hydra_text(value)}"
         for name, value in settings.items()
     ]
 
 
-def _shown(value: Any) -> str:
+def _hydra_text(value: Any) -> str:
     """Returns a value as Hydra reads it: null, true, [1,2] or a word, which is quoted where it
     is not plain."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(_shown, value))}]"
+        return f"[{','.join(map(_hydra_text, value))}]"
     text = str(value)
     return text if _PLAIN.fullmatch(text) else f"'{text}'"
 
 
-def _fields(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _fields_of_arguments(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yields the arguments of Megatron-LM as fields of Megatron-Bridge with their values. Some
     arguments switch a second field on."""
     for argument, value in arguments.items():
@@ -137,7 +137,7 @@ def _fields(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield "optimizer.optimizer_offload_fraction", 1.0
 
 
-def _model(job: Job) -> dict[str, Any]:
+def _model_fields(job: Job) -> dict[str, Any]:
     """Returns the fields of the model's sizes. They are written although the recipe sets them, so
     that a recipe of another model gives no other job."""
     model = job.problem.architecture
@@ -155,15 +155,15 @@ def _model(job: Job) -> dict[str, Any]:
     if not arguments.get("multi_latent_attention"):  # without groups each head is one
         arguments["num_query_groups"] = arguments.pop("num_query_groups", heads)
     return {
-        **dict(_fields(arguments)),
+        **dict(_fields_of_arguments(arguments)),
         "model.share_embeddings_and_output_weights": ties,
         "model.should_pad_vocab": True,
         **({"model.mtp_hybrid_override_pattern": None} if has_pattern(model) else {}),
-        **(_frozen(model.encoder) if model.encoder else {}),
+        **(_freezing_fields(model.encoder) if model.encoder else {}),
     }
 
 
-def _frozen(encoder: Encoder) -> dict[str, bool]:
+def _freezing_fields(encoder: Encoder) -> dict[str, bool]:
     """Returns the fields that freeze parts of a vision-language model."""
     return {
         "model.freeze_language_model": False,
@@ -172,7 +172,7 @@ def _frozen(encoder: Encoder) -> dict[str, bool]:
     }
 
 
-def _adapters(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
+def _fine_tuning_fields(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of LoRA adapters and of the fine-tuning around them
     (training/config.py); none for other training. Raises Inexpressible for packed sequences in
     micro-batches of several."""
@@ -193,7 +193,7 @@ def _adapters(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
+def _precision_fields(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of the number formats: mixed_precision by name where a named one is
     exactly what the job asks for, else field by field."""
     precision = job.problem.workload.precision
@@ -235,10 +235,10 @@ def _named_precision_suffices(job: Job, switches: Mapping[str, Any]) -> bool:
     )
 
 
-def _switches(switches: Mapping[str, Any]) -> dict[str, Any]:
+def _switch_fields(switches: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of the software choices `switches`, such as an overlap. Those of data
     parallelism are set in comm_overlap too, which overwrites them (training/comm_overlap.py)."""
-    # Fields of mixed_precision are those of _precision.
+    # Fields of mixed_precision are those of _precision_fields.
     fields = {name: value for name, value in switches.items() if name != _PARAM_GATHER}
     for name in _OVERLAPS:
         if f"ddp.{name}" in fields:
@@ -273,7 +273,7 @@ def _notes(job: Job, switches: Mapping[str, Any]) -> Iterator[str]:
         "Overrides of a recipe: scripts take them as they are, and Python as cfg.model.… = …. The"
         " recipes of NeMo 2 have the same names in trainer.strategy and model.config."
     )
-    if any(name.startswith("comm_overlap.") for name in _switches(switches)):
+    if any(name.startswith("comm_overlap.") for name in _switch_fields(switches)):
         yield (
             "Recipes for performance have a CommOverlapConfig; where a recipe has none, set"
             " cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False) before overrides apply."

@@ -54,7 +54,7 @@ def words_of_today(name: str, value: Any) -> str:
     "activation-checkpoint:full"; "" where 0.3.0 has nothing like it."""
     name_today = field_table(TABLE).facts["earlier"]["renamed"].get(name, "")
     if name_today == RECOMPUTE:
-        return f"{name_today.replace('_', '-')}:{_mode(value)}"
+        return f"{name_today.replace('_', '-')}:{_checkpointing_mode(value)}"
     return f"--{name_today} {value}" if name_today else ""
 
 
@@ -82,20 +82,20 @@ class EarlierSettings(Settings):
         self.older = {name: field.default for name, field in self._fields.items()}
         """The values of settings that 0.3.0 has no name for."""
         for name, value in settings.items():
-            self._take(name, value)
+            self._read_setting(name, value)
         self.config = self._read_config(facts["flavors"])
         """The settings that a config function makes in 0.3.0: the model, its precision and its
         optimizer."""
 
-    def _take(self, name: str, value: Any) -> None:
+    def _read_setting(self, name: str, value: Any) -> None:
         """Takes one setting by its name before 0.3.0: renames it, ignores it, or records a
         reservation."""
         facts = self.table.facts["earlier"]
         name_today = facts["renamed"].get(name, name)
         if name_today == RECOMPUTE:
-            self.put(RECOMPUTE, _mode(value))
+            self.put(RECOMPUTE, _checkpointing_mode(value))
         elif name_today in self._fields:
-            self.older[name_today] = _typed(self._fields[name_today], value)
+            self.older[name_today] = _typed_value(self._fields[name_today], value)
         elif name in facts["not_described"]:
             default, *reason_and_cure = facts["not_described"][name]
             if str(value).lower() == str(default).lower():
@@ -103,7 +103,7 @@ class EarlierSettings(Settings):
             else:
                 self.add_text_reservation(shown(name, value), *reason_and_cure)
         elif name_today in self.table.fields:
-            self.put(name_today, _typed(self.table.fields[name_today], value))
+            self.put(name_today, _typed_value(self.table.fields[name_today], value))
         elif any(f"{name}.".startswith(f"{section}.") for section in facts["ignored"]):
             self.ignored.append(shown(name, value))
         else:
@@ -187,7 +187,7 @@ class EarlierSettings(Settings):
         return knobs
 
 
-def _mode(value: Any) -> str:
+def _checkpointing_mode(value: Any) -> str:
     """Returns the activation checkpointing of 0.3.0 for a mode of an earlier release. Raises
     Invalid for an unknown mode."""
     if value not in _MODES:
@@ -196,7 +196,7 @@ def _mode(value: Any) -> str:
     return _MODES[value]
 
 
-def _typed(field_: Field, value: Any) -> Any:
+def _typed_value(field_: Field, value: Any) -> Any:
     """Returns a value of the field's type. A text comes from a flag, or from TOML, where a number
     may stand in place of a word. Raises Invalid for a value of another type."""
     if isinstance(value, str):

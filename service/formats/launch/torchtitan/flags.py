@@ -123,7 +123,7 @@ class _CommandReader:
         """Reads the flags of the command line, and the subcommand such as
         activation-checkpoint:full behind them. Raises Invalid for other words."""
         subcommand: str | None = None
-        for part in _parts(self.command.words):
+        for part in _flags_and_strays(self.command.words):
             if isinstance(part, _Flag):
                 self._read_flag(part, subcommand)
             elif match := _SUBCOMMAND.fullmatch(part):
@@ -147,7 +147,7 @@ class _CommandReader:
         switched_off = self.table.fields.get(positive)
         strays = flag.strays
         if name in self.table.fields:
-            value, others = _value(self.table.fields[name], flag)
+            value, others = _value_and_rest(self.table.fields[name], flag)
             self.settings.put(name, value)
             strays = [*others, *strays]
         elif switched_off is not None and switched_off.kind == "bool":
@@ -208,7 +208,7 @@ class _CommandReader:
         self.settings.given |= self.unknown
 
 
-def _parts(words: Sequence[str]) -> Iterator[_Flag | str]:
+def _flags_and_strays(words: Sequence[str]) -> Iterator[_Flag | str]:
     """Yields the flags of a command line with the words behind them, and each word that belongs
     to no flag, such as the subcommand of activation checkpointing."""
     flag: _Flag | None = None
@@ -229,7 +229,7 @@ def _parts(words: Sequence[str]) -> Iterator[_Flag | str]:
         yield flag
 
 
-def _value(field_: Field, flag: _Flag) -> tuple[Any, list[str]]:
+def _value_and_rest(field_: Field, flag: _Flag) -> tuple[Any, list[str]]:
     """Returns the value of a flag by the type of its field, and the words behind it that are not
     part of the value. Raises Invalid for a value that does not fit."""
     if field_.kind == "bool":

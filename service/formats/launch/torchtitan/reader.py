@@ -18,7 +18,7 @@ from service.formats.launch.switch_settings import switch_fields
 from service.formats.launch.torchtitan.earlier_releases import RELEASE as EARLIER
 from service.formats.launch.torchtitan.flags import LaunchedSettings, read_flags
 from service.formats.launch.torchtitan.pipeline import NAMES, PER_STAGE, READ_SCHEDULES, read_split
-from service.formats.launch.torchtitan.stops import stops
+from service.formats.launch.torchtitan.stops import stops_at_start
 from service.formats.launch.torchtitan.writer import (
     FRAMEWORK,
     IMPLEMENTATIONS,
@@ -89,7 +89,7 @@ class _Reader:
         self.stops = Stops(MESH)
         self.stops.noted += launched.stops
         self.config: Mapping[str, Any] = (
-            self._config() if self.earlier is None else self.earlier.config
+            self._read_config() if self.earlier is None else self.earlier.config
         )
         """The fields that the config function sets, such as the model."""
         defaults = self.settings.table.defaults()
@@ -123,7 +123,7 @@ class _Reader:
             stops=(
                 *self.stops.noted,
                 *unread.stops,
-                *(() if earlier else stops(values, layout, self.config)),
+                *(() if earlier else stops_at_start(values, layout, self.config)),
             ),
             settings=self.settings.known,
             reservations=unread.reservations,
@@ -161,7 +161,7 @@ class _Reader:
             )
         return origins
 
-    def _config(self) -> Mapping[str, Any]:
+    def _read_config(self) -> Mapping[str, Any]:
         """Returns what the config function of the launch sets: {"model": "llama-3-8b", "sets":
         {"training.seq_len": 8192}}. Returns nothing, and adds a reservation, for a function
         that is not named or not known. The reservation is open: whatever else was read may be
@@ -236,7 +236,7 @@ class _Reader:
         modelled."""
         name = "parallelism.pipeline_parallel_schedule"
         schedule, is_described = self.stops.attempt(
-            partial(_schedule, self.values[name]), instead=("1f1b", True)
+            partial(_schedule_named, self.values[name]), instead=("1f1b", True)
         )
         if not is_described:
             reason = f"this schedule is not described, and read as {schedule}, the nearest"
@@ -402,7 +402,7 @@ class _Reader:
         return stack
 
 
-def _schedule(name: str) -> tuple[str, bool]:
+def _schedule_named(name: str) -> tuple[str, bool]:
     """Returns the pipeline schedule for PyTorch's name of it, and True: ("interleaved", True) for
     "Interleaved1F1B". For a schedule that is not modelled, returns the nearest one and False.
     Raises Stopped for an unknown name."""

@@ -15,7 +15,7 @@ _GRAPHS = "training.disable_cuda_graphs"
 _ASYNC = "compile.enable_async_tensor_parallel"
 
 
-def stops(
+def stops_at_start(
     values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
 ) -> Iterator[Stop]:
     """Yields a stop for each rule about CUDA graphs, compilation and debugging that the settings

@@ -53,13 +53,13 @@ IMPLEMENTATIONS: Mapping[str, str] = {
 def write(job: Job) -> LaunchConfiguration:
     """Returns the flags that run a job. Raises Inexpressible where none do."""
     _require_expressible(job)
-    recipe = _recipe(job)
+    recipe = _config_function(job)
     settings = {
         **({"module": recipe[0], "config": recipe[1]} if recipe else {}),
         **_training(job),
         **_degrees(job.layout),
-        **_pipeline(job, has_recipe=recipe is not None),
-        **_software(job),
+        **_pipeline(job, has_function=recipe is not None),
+        **_switch_settings(job),
         "checkpoint.enable": True,
         RECOMPUTE: job.layout.recompute,
     }
@@ -68,9 +68,9 @@ def write(job: Job) -> LaunchConfiguration:
         framework=FRAMEWORK,
         version=RELEASE,
         settings=settings,
-        placeholders=_placeholders(job, has_recipe=recipe is not None),
+        placeholders=_placeholders(job, has_function=recipe is not None),
         slurm=slurm_options(job.machines),
-        notes=tuple(_notes(job, has_recipe=recipe is not None)),
+        notes=tuple(_notes(job, has_function=recipe is not None)),
     )
 
 
@@ -80,13 +80,13 @@ def words(settings: Mapping[str, Any]) -> list[str]:
     arguments: list[str] = []
     for name, value in settings.items():
         if name != RECOMPUTE:
-            arguments += _words(name, value)
+            arguments += _setting_words(name, value)
     if RECOMPUTE in settings:
         arguments.append(f"{RECOMPUTE.replace('_', '-')}:{settings[RECOMPUTE]}")
     return arguments
 
 
-def _words(name: str, value: Any) -> list[str]:
+def _setting_words(name: str, value: Any) -> list[str]:
     """Returns a setting as words: "--name" for True, "--section.no_name" for False, else the
     flag and its value; lists are joined by commas."""
     if value is True:
@@ -140,7 +140,7 @@ def _is_own_selective(job: Job) -> bool:
 # -- the settings
 
 
-def _recipe(job: Job) -> tuple[str, str] | None:
+def _config_function(job: Job) -> tuple[str, str] | None:
     """Returns the module and the config function that train the model of a job, ("llama3",
     "llama3_8b"). None where no function has its precision and optimizer, and for adapters, which
     a converter makes."""
@@ -157,14 +157,14 @@ def _recipe(job: Job) -> tuple[str, str] | None:
                 and not config.get("is_variant")
                 and config.get("precision", "bf16") == precision
                 and config.get("optimizer", "adamw") == optimizer
-                and _trains(job.problem.architecture, config["model"])
+                and _is_trained_by(job.problem.architecture, config["model"])
             ):
                 return module, name
     return None
 
 
 @cached_by_identity(_KEPT)
-def _trains(architecture: Architecture, name: str) -> bool:
+def _is_trained_by(architecture: Architecture, name: str) -> bool:
     """Returns True where a config function for the catalogue's model `name` trains this
     architecture. No function trains multi-token prediction."""
     known = replace(catalogue.architecture(name), mtp_layers=0)
@@ -215,7 +215,7 @@ def _degrees(layout: Layout) -> dict[str, Any]:
     return settings
 
 
-def _pipeline(job: Job, *, has_recipe: bool) -> dict[str, Any]:
+def _pipeline(job: Job, *, has_function: bool) -> dict[str, Any]:
     """Returns the settings of the pipeline; none without one. Without a known config function
     the split lists every module by name, and then depends on nothing that the caller's own
     function sets."""
@@ -224,7 +224,7 @@ def _pipeline(job: Job, *, has_recipe: bool) -> dict[str, Any]:
         return {}
     has_chunks = layout.schedule == "interleaved"
     chunks = job.layers_per_chunk
-    split = split_settings(chunks, has_chunks=has_chunks) if has_recipe else named_split(chunks)
+    split = split_settings(chunks, has_chunks=has_chunks) if has_function else named_split(chunks)
     return {
         "parallelism.pipeline_parallel_schedule": SCHEDULES[layout.schedule],
         "parallelism.pipeline_parallel_microbatch_size": layout.micro_batch,
@@ -232,7 +232,7 @@ def _pipeline(job: Job, *, has_recipe: bool) -> dict[str, Any]:
     }
 
 
-def _software(job: Job) -> dict[str, Any]:
+def _switch_settings(job: Job) -> dict[str, Any]:
     """Returns the settings of the stack's switches, such as compilation. torchtitan captures a
     step as a CUDA graph unless told not to, and that fails in a pipeline and with all-to-alls of
     the standard dispatcher (trainer.py, _validate_cuda_graphs)."""
@@ -262,21 +262,21 @@ def other_stack_fields(problem: Problem) -> Collection[str]:
     return ("fused",) if stack.launch == "graph" else ()
 
 
-def _placeholders(job: Job, *, has_recipe: bool) -> dict[str, str]:
+def _placeholders(job: Job, *, has_function: bool) -> dict[str, str]:
     """Returns the settings that the caller must fill in, each with a sentence on what to put
-    there. `has_recipe` says that a config function of torchtitan trains the model."""
+    there. `has_function` says that a config function of torchtitan trains the model."""
     named = placeholders(NAME)
-    if has_recipe:
+    if has_function:
         return named
     name = job.problem.architecture.name
     return {
         "module": f"the module with a config function for {name}, such as llama3",
-        "config": f"a config function for {name}{_recipe_needs(job)}",
+        "config": f"a config function for {name}{_config_function_needs(job)}",
         **named,
     }
 
 
-def _recipe_needs(job: Job) -> str:
+def _config_function_needs(job: Job) -> str:
     """Returns what a config function written for the job must have, as words to append to a
     sentence: " with DistMuon"."""
     workload = job.problem.workload
@@ -286,20 +286,20 @@ def _recipe_needs(job: Job) -> str:
     if workload.optimizer == "muon":
         needs.append("with DistMuon")
     if workload.lora:
-        needs.append(f"with {_converter(workload.lora)}")
+        needs.append(f"with {_lora_converter(workload.lora)}")
     if job.problem.architecture.mtp_layers:
         needs.append(f"with num_mtp_layers={job.problem.architecture.mtp_layers}")
     return "".join(f" {need}" for need in needs)
 
 
-def _converter(lora: Lora) -> str:
+def _lora_converter(lora: Lora) -> str:
     """Returns the Python expression of the converter that adds LoRA adapters
     (components/lora.py)."""
     names = [name for target in lora.targets for name in _ADAPTED.get(target, ())]
     return f"LoRAConverter.Config(rank={lora.rank}, alpha={2 * lora.rank}, target_modules={names})"
 
 
-def _notes(job: Job, *, has_recipe: bool) -> Iterator[str]:
+def _notes(job: Job, *, has_function: bool) -> Iterator[str]:
     """Yields what the caller must know beyond the flags."""
     layout = job.layout
     workload = job.problem.workload
@@ -307,14 +307,14 @@ def _notes(job: Job, *, has_recipe: bool) -> Iterator[str]:
         f"These are flags of torchtitan {RELEASE}. Its main branch has since moved to tokens per"
         " micro-batch (num_tokens_per_microbatch_per_dp_rank) and refuses the batch sizes here."
     )
-    if not has_recipe:
+    if not has_function:
         yield (
             f"No config function of {RELEASE} trains {job.problem.architecture.name} in"
             f" {workload.precision} with {workload.optimizer}: write one and name it."
         )
     if workload.lora:
         yield (
-            f"Adapters are made by a converter of model_registry: {_converter(workload.lora)};"
+            f"Adapters are made by a converter of model_registry: {_lora_converter(workload.lora)};"
             " names of matrices are those of Llama, and differ from model to model. With"
             " training.dtype=bfloat16, which keeps frozen weights in 16 bits, adapters and their"
             " moments have 16 bits too."

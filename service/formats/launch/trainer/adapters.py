@@ -72,7 +72,7 @@ def read_adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
         reason = f"frozen weights of {bits} bits are not described"
         settings.add_reservation("bits", reason, "judge it with 4 or 8 bits")
         bits = 16
-    lora = {"rank": rank, **_targets(settings, assumed), "base_bits": bits}
+    lora = {"rank": rank, **_targets_and_modules(settings, assumed), "base_bits": bits}
     return {"lora": lora, **_modules_to_save(settings, assumed)}
 
 
@@ -80,7 +80,7 @@ def _modules_to_save(settings: Settings, assumed: list[str]) -> dict[str, Any]:
     """Returns the modules that are fully trained beside adapters, as fields of a workload:
     {"trained": …}."""
     name = "lora_modules_to_save"
-    modules = _modules(settings.given.get(name))
+    modules = _module_names(settings.given.get(name))
     if not modules:
         return {}
     parts = parts_of_modules(modules)
@@ -92,16 +92,16 @@ def _modules_to_save(settings: Settings, assumed: list[str]) -> dict[str, Any]:
     return {"trained": parts.fields}
 
 
-def _targets(settings: Settings, assumed: list[str]) -> dict[str, list[str]]:
+def _targets_and_modules(settings: Settings, assumed: list[str]) -> dict[str, list[str]]:
     """Returns the groups of matrices that have adapters, and the single matrices where groups
     are not adapted as a whole: {"targets": ["attention"], "modules": ["q_proj", "v_proj"]}."""
     name = "lora_target_modules"
-    names = _modules(settings.given.get(name))
+    names = _module_names(settings.given.get(name))
     if not names:
         assumed.append(f"{name} is not given, and PEFT picks them by model: all are counted")
     matrices = {matrix for module in names for matrix in _NAMES.get(module, ())}
     _add_reservation_for_others(settings, name, sorted(matrices))
-    expert_parameters = _modules(settings.given.get("lora_target_parameters")) & _IN_EXPERTS
+    expert_parameters = _module_names(settings.given.get("lora_target_parameters")) & _IN_EXPERTS
     in_attention = bool(matrices & {*_ATTENTION})
     in_mlp = bool(matrices & {*_NETWORK})
     in_experts = in_mlp or bool(expert_parameters)
@@ -136,7 +136,7 @@ def _add_reservation_for_others(settings: Settings, name: str, matrices: list[st
         settings.add_reservation(name, reason, _GIVE, answered_by="workload.lora")
 
 
-def _modules(value: Any) -> set[str]:
+def _module_names(value: Any) -> set[str]:
     """Returns the names of modules in a list, a text or a regular expression: {"q_proj",
     "v_proj"} for ".*(q_proj|v_proj)"."""
     text = " ".join(map(str, value)) if isinstance(value, list) else str(value or "")

@@ -48,14 +48,14 @@ _VERSIONS = ("fsdp_version", "fsdp_config.fsdp_version", "fsdp_config.version")
 def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     """Returns axolotl's settings under the names of accelerate and the Trainer."""
     trainer = renamed(settings)
-    _precision(trainer, settings)
-    _batch(trainer, settings)
-    _checkpointing(trainer, settings)
-    _objective(trainer, settings)
-    _adapters(trainer, settings)
-    _kernels(trainer, settings)
-    _plugins(settings)
-    _sharding(trainer, settings, invocation.version)
+    _put_precision(trainer, settings)
+    _put_batch(trainer, settings)
+    _put_checkpointing(trainer, settings)
+    _put_objective(trainer, settings)
+    _put_adapters(trainer, settings)
+    _put_kernels(trainer, settings)
+    _add_reservations_for_plugins(settings)
+    _put_sharding(trainer, settings, invocation.version)
     if settings.boolean("use_ray"):
         trainer.put(
             "num_processes", settings.value("ray_num_workers"), source_name="ray_num_workers"
@@ -63,7 +63,7 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     return trainer
 
 
-def _precision(trainer: TrainerSettings, settings: Settings) -> None:
+def _put_precision(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets the number formats in `trainer`. bf16 "auto" means bf16 where the device has it, which
     counts as given, unless fp16 is asked for (resolve_dtype)."""
     fp16 = settings.boolean("fp16") or settings.boolean("float16")
@@ -78,7 +78,7 @@ def _precision(trainer: TrainerSettings, settings: Settings) -> None:
     trainer.put("dtype", "bfloat16" if bf16 else dtype)
 
 
-def _batch(trainer: TrainerSettings, settings: Settings) -> None:
+def _put_batch(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets the micro-batch, its accumulation, the sequence length and the default optimizer in
     `trainer`."""
     micro_batch = settings.integer("micro_batch_size")
@@ -93,7 +93,7 @@ def _batch(trainer: TrainerSettings, settings: Settings) -> None:
         trainer.put("optim", settings.table.fields["optimizer"].default, source_name="optimizer")
 
 
-def _checkpointing(trainer: TrainerSettings, settings: Settings) -> None:
+def _put_checkpointing(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets activation checkpointing and offload in `trainer`. Adds a reservation for offload
     to disk."""
     checkpointing = settings.given.get("gradient_checkpointing")
@@ -109,7 +109,7 @@ def _checkpointing(trainer: TrainerSettings, settings: Settings) -> None:
     trainer.put("activation_offloading", bool(offloads))
 
 
-def _objective(trainer: TrainerSettings, settings: Settings) -> None:
+def _put_objective(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets the objective of training in `trainer`: the method of rl, such as "dpo", or a reward
     model."""
     for name, objective in _OBJECTIVES.items():
@@ -123,7 +123,7 @@ def _objective(trainer: TrainerSettings, settings: Settings) -> None:
         trainer.put(REFERENCE_MODEL, True, source_name="rl_adapter_ref_model")
 
 
-def _trained_parameters(trainer: TrainerSettings, settings: Settings) -> None:
+def _put_trained_parameters(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets in `trainer` which parts of the model are trained, where not all are. Records a
     reservation for patterns whose parameters are not known."""
     patterns = settings.given.get("unfrozen_parameters")
@@ -144,14 +144,14 @@ def _trained_parameters(trainer: TrainerSettings, settings: Settings) -> None:
         trainer.put(TRAINED, parts.fields, source_name="unfrozen_parameters")
 
 
-def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
+def _put_adapters(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets the adapters of lora or qlora in `trainer`; without adapters, the parameters that are
     trained."""
     adapter = settings.text("adapter")
     if adapter is None or not adapter:
         for name in ("lora_r", "load_in_8bit", "load_in_4bit"):
             trainer.settings.pop(name, None)
-        _trained_parameters(trainer, settings)
+        _put_trained_parameters(trainer, settings)
         return
     if adapter not in ("lora", "qlora"):
         cure = "judge it as lora of a rank with as many parameters"
@@ -173,7 +173,7 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
         trainer.put("lora_target_parameters", parameters)
 
 
-def _kernels(trainer: TrainerSettings, settings: Settings) -> None:
+def _put_kernels(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets the attention kernel, and losses that never hold all logits, in `trainer`. Records a
     reservation for quantization-aware training."""
     if "attn_implementation" not in trainer.settings:
@@ -194,7 +194,7 @@ def _kernels(trainer: TrainerSettings, settings: Settings) -> None:
         trainer.put("loss_type", "chunked_nll", source_name="chunked_cross_entropy")
 
 
-def _plugins(settings: Settings) -> None:
+def _add_reservations_for_plugins(settings: Settings) -> None:
     """Adds reservations for unknown plugins, and for quantized weights."""
     uses: dict[str, str] = settings.table.facts["plugins"]
     for plugin in map(str, settings.value("plugins") or ()):
@@ -209,7 +209,7 @@ def _plugins(settings: Settings) -> None:
         settings.add_reservation("model_quantization_config", reason, cure)
 
 
-def _sharding(trainer: TrainerSettings, settings: Settings, version: str | None) -> None:
+def _put_sharding(trainer: TrainerSettings, settings: Settings, version: str | None) -> None:
     """Sets FSDP, context and expert parallelism in `trainer`, as the release `version` reads
     them. Notes a stop for settings of FSDP1 where the release has removed it."""
     fsdp_version = next((settings.given[name] for name in _VERSIONS if name in settings.given), 2)
@@ -223,15 +223,15 @@ def _sharding(trainer: TrainerSettings, settings: Settings, version: str | None)
         trainer.put("fsdp", options)
     elif has_config or options:
         put_fsdp(trainer, settings, version=2)
-    _context(trainer, settings, version)
-    _experts(trainer, settings)
+    _put_context(trainer, settings, version)
+    _put_expert_parallelism(trainer, settings)
     if any(name.startswith(DEGREES) for name in trainer.settings):
         # Devices that no degree takes are shards, or else replicas (utils/distributed.py).
         for axis in ("dp_shard", "dp_replicate"):
             trainer.settings.setdefault(f"{DEGREES}{axis}_size", "auto")
 
 
-def _context(trainer: TrainerSettings, settings: Settings, version: str | None) -> None:
+def _put_context(trainer: TrainerSettings, settings: Settings, version: str | None) -> None:
     """Sets context parallelism in `trainer`. It is Ulysses unless a ring is asked for
     (integrations/context_parallel), and a ring in earlier releases. Beside DeepSpeed it is
     DeepSpeed's sequence parallelism (utils/distributed.py)."""
@@ -254,14 +254,14 @@ def _context(trainer: TrainerSettings, settings: Settings, version: str | None) 
         settings.add_reservation("context_parallel.backend", reason, cure)
 
 
-def _experts(trainer: TrainerSettings, settings: Settings) -> None:
+def _put_expert_parallelism(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets expert parallelism in `trainer` (integrations/expert_parallel). Notes a stop without
     FSDP, and a reservation where experts drop tokens."""
     ep = settings.integer("expert_parallel_size") or 1
     if ep == 1:
         return
     if trainer.settings.get("distributed_type") != "FSDP":
-        _stop(settings, "expert_parallel_size", "needs fsdp_config, with fsdp_version 2")
+        _note_stop(settings, "expert_parallel_size", "needs fsdp_config, with fsdp_version 2")
     trainer.put(f"{DEGREES}ep_size", ep, source_name="expert_parallel_size")
     capacity = settings.integer("expert_parallel_token_capacity")
     micro_batch = settings.integer("micro_batch_size") or 1
@@ -283,18 +283,18 @@ def _stop_at_fsdp1(settings: Settings) -> None:
     """Notes a stop for each setting of FSDP1, which this release refuses (validation.py,
     check_fsdp_version)."""
     if settings.given.get("fsdp"):
-        _stop(settings, "fsdp", _REMOVED)
+        _note_stop(settings, "fsdp", _REMOVED)
     for name in _VERSIONS:
         if name in settings.given and str(settings.given[name]) != "2":
-            _stop(settings, name, f"must be 2: {_REMOVED}")
+            _note_stop(settings, name, f"must be 2: {_REMOVED}")
     for key in ("sharding_strategy", "forward_prefetch"):
         for name in (f"fsdp_config.{key}", f"fsdp_config.fsdp_{key}"):
             if name in settings.given:
-                _stop(settings, name, f"is of FSDP1 alone: {_REMOVED}")
+                _note_stop(settings, name, f"is of FSDP1 alone: {_REMOVED}")
                 settings.given.pop(name)
 
 
-def _stop(settings: Settings, name: str, rule: str) -> None:
+def _note_stop(settings: Settings, name: str, rule: str) -> None:
     """Notes that axolotl refuses the setting `name`, by `rule`."""
     value: Any = settings.given[name]
     release = f"{settings.table.package} {settings.table.release}"

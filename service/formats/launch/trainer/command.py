@@ -27,7 +27,7 @@ class Started:
     """They begin with the command of a tool, such as train of `axolotl train config.yml`."""
 
 
-def started(text: str, files: LaunchFiles) -> Started | None:
+def started_program(text: str, files: LaunchFiles) -> Started | None:
     """Returns the launcher and the program that a text starts; None where it starts none. Raises
     Invalid where it starts several different ones."""
     command = split_command(text, files)
@@ -41,14 +41,14 @@ def started(text: str, files: LaunchFiles) -> Started | None:
     starter = next((index for index, name in enumerate(names) if name in _STARTERS), None)
     return Started(
         command=command,
-        launcher=None if starter is None else _launcher(command.before[starter]),
+        launcher=None if starter is None else _launcher_kind(command.before[starter]),
         launcher_words=() if starter is None else command.before[starter + 1 :],
         program=program,
         arguments=(verb, *command.words) if verb else command.words,
     )
 
 
-def _launcher(word: str) -> str:
+def _launcher_kind(word: str) -> str:
     """Returns the kind of a launcher: "accelerate", "deepspeed" or, for all others, "torchrun"."""
     if "accelerate" in word:
         return "accelerate"

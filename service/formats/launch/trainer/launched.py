@@ -15,7 +15,7 @@ from models.errors import Invalid
 from service.formats.launch.accelerate.launcher import launcher_settings
 from service.formats.launch.documents import read_settings, sent_settings
 from service.formats.launch.trainer.arguments import documents_in, flags_of, settings_of
-from service.formats.launch.trainer.command import Started, started
+from service.formats.launch.trainer.command import Started, started_program
 from service.formats.launch.trainer.objectives import objective_in_name
 from service.formats.settings.reservation import Reservation
 from service.formats.shell.command import files_of, split_command
@@ -71,12 +71,12 @@ def launched_in(text: str, sent: LaunchFiles, default_dialect: str = "transforme
     """Returns the training that a text starts, such as "accelerate launch train.py --bf16", or
     that a document sets up. A document of no known tool counts as one of `default_dialect`. Raises
     Invalid where the text is neither a document nor a command."""
-    document = _document(text)
+    document = _settings_of_document(text)
     if document is not None:
         return Launched(
             dialect=_dialect_of(document, default_dialect), settings=document, files=sent
         )
-    command = started(text, sent)
+    command = started_program(text, sent)
     if command is not None:
         return _launched_by(command, command.command.files)
     files = files_of(text, sent)
@@ -98,7 +98,7 @@ def launched_in(text: str, sent: LaunchFiles, default_dialect: str = "transforme
     raise invalid_launch(text[:80], rule)
 
 
-def _document(text: str) -> dict[str, Any] | None:
+def _settings_of_document(text: str) -> dict[str, Any] | None:
     """Returns the settings of a JSON or YAML text by dotted name; None for a script. Raises
     Invalid for a text that is neither."""
     try:

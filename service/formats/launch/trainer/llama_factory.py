@@ -30,7 +30,7 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     trainer.put("max_length", settings.value("cutoff_len"), source_name="cutoff_len")
     trainer.settings.setdefault("per_device_train_batch_size", _USUAL_BATCH)
     stage = settings.text("stage")
-    _objective(trainer, settings, stage)
+    _put_objective(trainer, settings, stage)
     trainer.put("packing", bool(settings.boolean("neat_packing") or _packs(settings, stage)))
     # Checkpointing is on unless this switch is set, whatever TrainingArguments say
     # (model_utils/checkpointing.py).
@@ -39,8 +39,8 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     if settings.boolean("pure_bf16"):
         trainer.put("bf16", False)
         trainer.put("dtype", "bfloat16", source_name="pure_bf16")
-    _adapters(trainer, settings)
-    _optimizer(trainer, settings)
+    _put_adapters(trainer, settings)
+    _put_optimizer(trainer, settings)
     kernel = settings.table.facts["attention"].get(settings.text("flash_attn") or "auto")
     if kernel:
         trainer.put("attn_implementation", kernel, source_name="flash_attn")
@@ -51,11 +51,11 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
             "num_processes", settings.value("ray_num_workers"), source_name="ray_num_workers"
         )
     if settings.boolean("use_mca") or any(name in settings.given for name in _mcore(settings)):
-        _megatron(trainer, settings)
+        _put_megatron(trainer, settings)
     return trainer
 
 
-def _objective(trainer: TrainerSettings, settings: Settings, stage: str | None) -> None:
+def _put_objective(trainer: TrainerSettings, settings: Settings, stage: str | None) -> None:
     """Sets the objective of training in `trainer`: that of `stage`, such as "dpo", or a
     preference loss that needs no reference model."""
     loss = settings.text("pref_loss")
@@ -77,7 +77,7 @@ def _packs(settings: Settings, stage: str | None) -> bool:
     return stage == "pt" if packing is None else bool(packing)
 
 
-def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
+def _put_adapters(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets adapters in `trainer`; without adapters, the parameters of the model that are
     trained."""
     kind = settings.text("finetuning_type")
@@ -121,7 +121,7 @@ _PROJECTING = {"use_galore": "galore", "use_apollo": "apollo"}
 """Switches of optimizers whose moments are those of gradients projected to a low rank."""
 
 
-def _optimizer(trainer: TrainerSettings, settings: Settings) -> None:
+def _put_optimizer(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets the optimizer in `trainer` where a switch of its own selects it: Muon, Adam-mini, or
     one that projects gradients to a rank."""
     for name, optimizer in (("use_adam_mini", "adam_mini"), ("use_muon", "muon")):
@@ -142,7 +142,7 @@ def _mcore(settings: Settings) -> dict[str, str]:
     return names
 
 
-def _megatron(trainer: TrainerSettings, settings: Settings) -> None:
+def _put_megatron(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets the arguments of mcore_adapter, which trains with Megatron-Core, in `trainer` under
     accelerate's names for them."""
     trainer.put("distributed_type", "MEGATRON_LM")

@@ -18,19 +18,19 @@ def put_trained_layers(trainer: TrainerSettings, settings: Settings, prefix: str
     extra = f"{prefix}freeze_extra_modules"
     modules = f"{prefix}freeze_trainable_modules"
     count = settings.integer(number, least=-MAX_LAYERS) or 0
-    parts = parts_of_modules(_names(settings.given.get(extra)))
+    parts = parts_of_modules(_names_in(settings.given.get(extra)))
     if parts.unknown:
         reason = "these modules, which are trained too, are neither the embedding nor the head"
         settings.add_reservation(extra, reason, "leave them out to judge the rest")
     parts.layers = set(last_layers(count))
-    if settings.given.get("use_llama_pro") and not _spread(settings, parts, count):
+    if settings.given.get("use_llama_pro") and not _spread_layers(settings, parts, count):
         return
-    if _names(settings.value(modules)) not in ([], ["all"]):
+    if _names_in(settings.value(modules)) not in ([], ["all"]):
         trainer.assumed.append(f"{modules}: layers that are trained in part are counted as whole")
     trainer.put(TRAINED, parts.fields, source_name=number)
 
 
-def _spread(settings: Settings, parts: TrainedParts, count: int) -> bool:
+def _spread_layers(settings: Settings, parts: TrainedParts, count: int) -> bool:
     """Sets in `parts` the `count` layers at equal distances that LLaMA Pro trains. Returns False,
     and adds a reservation, where the model's number of layers is not known or no multiple of
     `count`."""
@@ -61,7 +61,7 @@ def put_one_block(trainer: TrainerSettings, settings: Settings) -> None:
         settings.add_reservation("badam_mode", reason, cure, answered_by="workload.trained")
 
 
-def _names(value: object) -> list[str]:
+def _names_in(value: object) -> list[str]:
     """Returns the names in a list, or in a text that commas divide."""
     words = value if isinstance(value, list) else str(value or "").split(",")
     return [str(word).strip() for word in words if str(word).strip()]

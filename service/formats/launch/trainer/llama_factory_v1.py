@@ -22,8 +22,8 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
         trainer.put(settings.table.facts["renamed"][name], settings.value(name), source_name=name)
     if settings.given.get("global_batch_size"):
         trainer.put("global_batch_size", settings.integer("global_batch_size"))
-    _adapters_v1(trainer, settings)
-    _sharding_v1(trainer, settings)
+    _put_adapters(trainer, settings)
+    _put_sharding(trainer, settings)
     if settings.given.get("kernel_config.name") == "liger_kernel":
         trainer.put("use_liger_kernel", True, source_name="kernel_config.name")
     if settings.text("optim_config.name") == "muon":
@@ -34,7 +34,7 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     return trainer
 
 
-def _adapters_v1(trainer: TrainerSettings, settings: Settings) -> None:
+def _put_adapters(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets adapters in `trainer`; without adapters, the layers that are trained."""
     kind = settings.text("peft_config.name")
     if kind == "lora":
@@ -55,7 +55,7 @@ def _adapters_v1(trainer: TrainerSettings, settings: Settings) -> None:
         trainer.put("bits", bits, source_name="quant_config.quantization_bit")
 
 
-def _sharding_v1(trainer: TrainerSettings, settings: Settings) -> None:
+def _put_sharding(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets FSDP2 or the DeepSpeed document in `trainer`, and context parallelism. Records a
     reservation for other plugins."""
     kind = settings.text("dist_config.name")

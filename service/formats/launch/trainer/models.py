@@ -49,7 +49,7 @@ def named_model(setting: str, name: str, files: LaunchFiles = NO_FILES) -> Named
     model."""
     quantization = _QUANTIZED.search(name)
     bits = None if quantization is None else _bits_in(quantization)
-    bare = _bare(_QUANTIZED.sub("", name))
+    bare = _bare_name(_QUANTIZED.sub("", name))
     ids = _ids_by_bare_name()
     # The model that this one was tuned from has the same shape.
     known = ids.get(bare) or ids.get(_TUNED.sub("", bare))
@@ -89,10 +89,10 @@ def _bits_in(quantization: re.Match[str]) -> int:
 
 @cache
 def _ids_by_bare_name() -> dict[str, str]:
-    return {_bare(name): model.name for name, model in catalogue.architectures().items()}
+    return {_bare_name(name): model.name for name, model in catalogue.architectures().items()}
 
 
-def _bare(name: str) -> str:
+def _bare_name(name: str) -> str:
     """Returns a model's name in lower case without its organisation: "llama-3-8b" for
     "meta-llama/Llama-3-8B"."""
     return name.rstrip("/").rpartition("/")[2].lower().replace("_", "-")

@@ -30,8 +30,8 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
         trainer.put("gradient_accumulation_steps", steps)
     if settings.given.get("packing_length"):
         trainer.put("max_length", settings.integer("packing_length"), source_name="packing_length")
-    _precision(trainer, settings)
-    _adapters(trainer, settings)
+    _put_precision(trainer, settings)
+    _put_adapters(trainer, settings)
     if invocation.command == "rlhf" or "rlhf_type" in settings.given:
         trainer.put(OBJECTIVE, objective_of(settings), source_name="rlhf_type")
     if settings.given.get("ref_model"):
@@ -39,7 +39,7 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     kernel = settings.table.facts["attention"].get(settings.text("attn_impl") or "")
     if kernel:
         trainer.put("attn_implementation", kernel, source_name="attn_impl")
-    _sharding(trainer, settings)
+    _put_sharding(trainer, settings)
     return trainer
 
 
@@ -50,7 +50,7 @@ def objective_of(settings: Settings) -> str | None:
     return "reward" if kind == "rm" else kind
 
 
-def _precision(trainer: TrainerSettings, settings: Settings) -> None:
+def _put_precision(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets the number formats in `trainer`. Without torch_dtype they are those of the
     checkpoint, which is nearly always bf16."""
     dtype = settings.text("torch_dtype") or "bfloat16"
@@ -60,7 +60,7 @@ def _precision(trainer: TrainerSettings, settings: Settings) -> None:
     trainer.put("dtype", dtype, source_name="torch_dtype")
 
 
-def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
+def _put_adapters(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets LoRA adapters in `trainer`, which are the default, unless all parameters are trained.
     Adds a reservation for adapters of other kinds."""
     names = ("tuner_type", "train_type", "sft_type")
@@ -82,7 +82,7 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
         )
 
 
-def _sharding(trainer: TrainerSettings, settings: Settings) -> None:
+def _put_sharding(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets in `trainer` what presets such as "zero2" mean for DeepSpeed or FSDP, and the tensor
     and sequence parallelism beside them."""
     facts = settings.table.facts

@@ -90,7 +90,7 @@ def workload_of(
     is counted otherwise."""
     workload: dict[str, Any] = {}
     if objective.sequences > 1:
-        assumed.append(f"{_pairs(objective)}, and batches are counted in sequences")
+        assumed.append(f"{_pairs_note(objective)}, and batches are counted in sequences")
     if objective.head != "vocabulary":
         workload["head"] = objective.head
     reference = objective.reference
@@ -116,9 +116,9 @@ def count_in_sequences(
         layout["micro_batch"] *= objective.sequences
     if "global_batch" in workload:
         workload["global_batch"] *= objective.sequences
-    return {"workload.global_batch": _pairs(objective)} if objective.sequences > 1 else {}
+    return {"workload.global_batch": _pairs_note(objective)} if objective.sequences > 1 else {}
 
 
-def _pairs(objective: Objective) -> str:
+def _pairs_note(objective: Objective) -> str:
     """Returns the sentence that says how many sequences a sample has."""
     return f"a chosen and a rejected answer are {objective.sequences} sequences"

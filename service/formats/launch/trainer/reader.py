@@ -138,7 +138,7 @@ class _Reader:
             arguments.setdefault(backend, "deepspeed")
         return arguments
 
-    def _settings(self, arguments: Mapping[str, Any]) -> Settings:
+    def _checked_settings(self, arguments: Mapping[str, Any]) -> Settings:
         """Returns arguments as settings that are checked by the tables of accelerate and the
         Trainer."""
         settings = Settings(trainer_table(self.launched.dialect), arguments)
@@ -175,7 +175,7 @@ class _Reader:
         where there are some."""
         self.stops = Stops(deepspeed_document.SOURCE)
         has_trainer = bool(arguments)
-        trainer_settings = self._settings(arguments)
+        trainer_settings = self._checked_settings(arguments)
         num_ranks = self._num_ranks(trainer_settings)
         ulysses = trainer_settings.integer("parallelism_config.parallelism_config_sp_size") or 1
         document = dict(document)
@@ -200,7 +200,7 @@ class _Reader:
         if num_ranks is None:
             says_ranks = "data_parallel_size" in document
             devices_setting = "data_parallel_size" if says_ranks else "train_batch_size"
-        return self._finished(
+        return self._with_model_and_unread(
             LaunchReading(
                 format=_DEEPSPEED,
                 framework=deepspeed_writer.FRAMEWORK,
@@ -243,7 +243,7 @@ class _Reader:
         them."""
         self.stops = Stops(sharding.SOURCE)
         arguments = with_changes(arguments, self.changes)
-        settings = self._settings(arguments)
+        settings = self._checked_settings(arguments)
         num_ranks = self._num_ranks(settings)
         stack, layout = self._parallelism(settings, num_ranks)
         # FSDP keeps an fp32 copy of a model that is loaded in 16 bits; plain replicas do not.
@@ -265,7 +265,7 @@ class _Reader:
         switches: dict[str, Any] = {}
         if stack == "fsdp":
             switches = self._stack_fields(settings, settings, stack, layout)
-        return self._finished(
+        return self._with_model_and_unread(
             LaunchReading(
                 format=_ACCELERATE,
                 framework=accelerate_writer.FRAMEWORK,
@@ -323,7 +323,7 @@ class _Reader:
         switches = read_switches(values, arguments, stack, release, layout, self.assumed)
         return switches | lifted_rules(arguments, layout, is_tool=self._is_tool)
 
-    def _finished(
+    def _with_model_and_unread(
         self,
         reading: LaunchReading,
         unread_parts: list[UnreadSettings],

@@ -72,12 +72,12 @@ def parts_matching(patterns: list[str]) -> TrainedParts:
         if len(pattern) > _LONGEST:
             parts.unknown.append(pattern)
         else:
-            _add(parts, pattern)
+            _add_matching_parts(parts, pattern)
     parts.unknown += map(str, patterns[_MOST_PATTERNS:])
     return parts
 
 
-def _add(parts: TrainedParts, pattern: str) -> None:
+def _add_matching_parts(parts: TrainedParts, pattern: str) -> None:
     """Adds the parts whose parameters match a pattern; lists it as unknown where it matches
     none."""
     layer = _LAYER.search(pattern.lstrip("^"))

@@ -100,10 +100,10 @@ def _optimizer(settings: Settings, assumed: list[str]) -> dict[str, Any]:
         return {}
     optimizer, *notes = optimizer_and_notes
     assumed += [f"optim {name}: {note}" for note in notes]
-    return {"optimizer": optimizer, **_projection(settings, name, assumed)}
+    return {"optimizer": optimizer, **_projection_rank(settings, name, assumed)}
 
 
-def _projection(settings: Settings, optimizer: str, assumed: list[str]) -> dict[str, Any]:
+def _projection_rank(settings: Settings, optimizer: str, assumed: list[str]) -> dict[str, Any]:
     """Returns the rank to which an optimizer such as GaLore projects gradients, {"moment_rank":
     128}; none for other optimizers. The launch may give the rank in --optim_args rank=128
     (transformers trainer_optimizer.py)."""

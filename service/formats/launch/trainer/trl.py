@@ -47,12 +47,11 @@ def fill_in_defaults(
         loss = arguments.pop(_LOSS, None)  # a loss of preferences; only this one changes forwards
         if loss == "apo_zero_unpaired":
             arguments[OBJECTIVE] = loss
-    first_release = _WITHOUT_LOGITS.get(objective)
-    if first_release is not None and arguments.get(_LOSS) in (None, "nll"):
+    since = _WITHOUT_LOGITS.get(objective)
+    if since is not None and arguments.get(_LOSS) in (None, "nll"):
         arguments[_LOSS] = _CHUNKED
         assumed.append(
-            "the loss makes logits of some tokens at a time, as that of TRL does from"
-            f" {first_release} on:"
+            f"the loss makes logits of some tokens at a time, as that of TRL does from {since} on:"
             ' give stack {"loss": "pytorch"} for an earlier one, which makes all'
         )
 
