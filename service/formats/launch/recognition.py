@@ -55,7 +55,7 @@ _MARKS_OF_TRAINER = {
     "tuner_type", "train_type", "deepspeed", "deepspeed_config",
 }  # fmt: skip
 """Settings of which any one shows that a tool around the Trainer is started."""
-_OF_TRAINER = ("accelerate", "deepspeed")
+_READ_BY_TRAINER = ("accelerate", "deepspeed")
 """The formats of tools around the Trainer. They have one reader, which tells them apart."""
 _COMMENT = re.compile(r"(^|[ \t])#.*$", re.MULTILINE)
 _PROGRAMS = tuple(
@@ -69,7 +69,7 @@ _PROGRAMS = tuple(
     )
 )
 """Programs that are only launched in one format."""
-_UNREAD = (
+_UNREAD_FRAMEWORKS = (
     (re.compile(r"\btune run$"), "torchtune"),
     (re.compile(r"llmfoundry|\bcomposer "), "Composer"),
     (re.compile(r"\blitgpt\b"), "LitGPT"),
@@ -88,7 +88,7 @@ _TRAINS_NOTHING = (
     "does not look as if it trained: send the command that does, or the text of the script that"
     " starts it in launch.files"
 )
-_FEWEST = 2
+_FEWEST_NAMES = 2
 """A format is recognised by at least so many names of its settings; one may be a coincidence."""
 
 
@@ -97,16 +97,16 @@ def other_format(format_: str, text: str) -> str | None:
     belong as to `format_`. None where the text may be of `format_`, or of no known format."""
     names = _setting_names_in(text)
     matches = _counts_by_format(names)
-    if format_ in _OF_TRAINER and (_TOOL.search(text) or names & _MARKS_OF_TRAINER):
+    if format_ in _READ_BY_TRAINER and (_TOOL.search(text) or names & _MARKS_OF_TRAINER):
         return None
     if _FLAG.search(text) and not _ACCELERATE.search(text):
         matches["accelerate"] = 0  # any script of transformers has the same flags
     likely = max(matches, key=lambda name: matches[name])
-    if format_ in _OF_TRAINER and likely in _OF_TRAINER:
+    if format_ in _READ_BY_TRAINER and likely in _READ_BY_TRAINER:
         return None  # one reader takes both
     # Formats share names of settings, so only a clear majority tells.
     is_other = matches[likely] > 2 * matches[format_] and matches[likely] >= min(
-        _FEWEST, len(names)
+        _FEWEST_NAMES, len(names)
     )
     return likely if is_other else None
 
@@ -140,7 +140,7 @@ def recognized(text: str, files: LaunchFiles) -> Recognized | None:
     matches = _counts_by_format(names)
     likely = max(matches, key=lambda name: matches[name])
     has_tie = sorted(matches.values())[-2] == matches[likely]  # with the second most
-    if matches[likely] < _FEWEST or has_tie:
+    if matches[likely] < _FEWEST_NAMES or has_tie:
         return None
     return Recognized(likely, f"the names of its settings, of which {matches[likely]} are of it")
 
@@ -153,7 +153,8 @@ def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | Non
     program = None if command is None else command.program
     if command is None or program is None:
         return None
-    if len(_setting_names_in(text) & known_settings()) >= _FEWEST:  # it has settings of a framework
+    # A text with settings of a framework is read, whatever it starts.
+    if len(_setting_names_in(text) & known_settings()) >= _FEWEST_NAMES:
         return None
     words = (*command.before, program)
     base = program.rpartition("/")[2]
@@ -188,7 +189,7 @@ def starts_something_else(text: str, files: LaunchFiles) -> tuple[str, str] | No
     is_bare_arguments = command.program is None or not (is_job or is_started)
     if is_bare_arguments or program_at(words) is not None:
         return None
-    if len(_setting_names_in(text) & known_settings()) >= _FEWEST:
+    if len(_setting_names_in(text) & known_settings()) >= _FEWEST_NAMES:
         return None
     return shortened(" ".join(words)), _TRAINS_NOTHING
 
@@ -201,7 +202,7 @@ def unread_framework(text: str, files: LaunchFiles) -> tuple[str, str] | None:
         return None
     program = command.program or ""
     started = " ".join((*command.before, program))
-    framework = next((name for mark, name in _UNREAD if mark.search(started)), None)
+    framework = next((name for mark, name in _UNREAD_FRAMEWORKS if mark.search(started)), None)
     return None if framework is None else (program, framework)
 
 

@@ -27,22 +27,22 @@ _PORT = 29500
 _TOKEN = re.compile(r":::(\w+):::", re.ASCII)
 """A token marks where a shell variable goes. No format quotes or escapes its characters."""
 _BEGINS_ARGUMENT = re.compile(r"--|[A-Za-z_][\w.]*=", re.ASCII)
-_FILES = {"deepspeed": "deepspeed.json", "accelerate": "accelerate.yaml"}
+_DOCUMENT_FILES = {"deepspeed": "deepspeed.json", "accelerate": "accelerate.yaml"}
 """The files that documents are written to."""
-_CONFIG = "${CONFIG}"
+_CONFIG_PATH = "${CONFIG}"
 """The variable in a script that holds the name of the file, which has the number of the job in
 it."""
-_OF_THE_SHELL = {"PATH", "HOME", "USER", "SHELL", "PWD", "IFS", "LANG", "TMPDIR", "SCRIPT"}
+_SHELL_VARIABLES = {"PATH", "HOME", "USER", "SHELL", "PWD", "IFS", "LANG", "TMPDIR", "SCRIPT"}
 _TOKEN_OF = ":::{}:::"
-_OF_THE_SITE = (
+_NOTE_ON_SITE = (
     "Time, account and partition are the site's: give them to sbatch, or add lines #SBATCH."
 )
-_PART_OF_NODES = (
+_NOTE_ON_PART_OF_NODES = (
     "The job takes a part of each node: give sbatch --cpus-per-task too, or all processes of a"
     " node may share one core."
 )
-_EMPTY = "A variable that is set and empty leaves its argument out."
-_FURTHER = "What follows the name of this script goes to the program as further arguments."
+_NOTE_ON_EMPTY = "A variable that is set and empty leaves its argument out."
+_NOTE_FURTHER = "What follows the name of this script goes to the program as further arguments."
 
 
 def command_words(configuration: LaunchConfiguration) -> list[str]:
@@ -167,7 +167,7 @@ def _variable(name: str) -> str:
     """Returns a name as a shell variable in upper case, with VALUE_ in front where the shell
     uses that name itself."""
     variable = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").upper()
-    is_taken = variable in _OF_THE_SHELL or not variable[:1].isalpha()
+    is_taken = variable in _SHELL_VARIABLES or not variable[:1].isalpha()
     return f"VALUE_{variable}" if is_taken else variable
 
 
@@ -175,12 +175,12 @@ def _shell_notes(format_: LaunchFormat, configuration: LaunchConfiguration) -> I
     """Yields the comment lines at the head of a script."""
     yield from _comment_lines(f"{configuration.framework} {configuration.version}")
     if configuration.slurm:
-        yield from _comment_lines(_OF_THE_SITE)
+        yield from _comment_lines(_NOTE_ON_SITE)
         if "exclusive" not in configuration.slurm:
-            yield from _comment_lines(_PART_OF_NODES)
+            yield from _comment_lines(_NOTE_ON_PART_OF_NODES)
     if format_.words is not None:
-        yield from _comment_lines(_EMPTY)
-    yield from _comment_lines(_FURTHER)
+        yield from _comment_lines(_NOTE_ON_EMPTY)
+    yield from _comment_lines(_NOTE_FURTHER)
     for note in configuration.notes:
         yield from _comment_lines(note)
 
@@ -219,7 +219,7 @@ def _document_lines(
     if format_.words is not None:
         return []
     document = _merged(configuration.settings, nested(_tokens_of_settings(variables)))
-    file = _FILES[format_.name]
+    file = _DOCUMENT_FILES[format_.name]
     # Tokens lose their quotes, so that a variable may hold a number, or any other value.
     if file.endswith(".json"):
         text = re.sub(r'"(:::\w+:::)"', r"\1", json.dumps(document, indent=2))
@@ -268,7 +268,7 @@ def _start_command(
     if format_.words is None:
         lines += _one_argument_a_line(command_words(configuration))
         if format_.starter != "accelerate":
-            lines.append(f'--deepspeed_config "{_CONFIG}"')
+            lines.append(f'--deepspeed_config "{_CONFIG_PATH}"')
     else:
         lines += _placeholder_arguments(format_, configuration, variables, are_options=True)
         lines += _one_argument_a_line(format_.words(settings))
@@ -354,7 +354,7 @@ def _launcher_words(format_: LaunchFormat, configuration: LaunchConfiguration) -
     starts a shell on each, because the rank of a node is known only there."""
     nodes = int(configuration.slurm.get("nodes", 1))
     devices = configuration.slurm.get("gpus-per-node", 1)
-    config = f'--config_file "{_CONFIG}"' if format_.starter == "accelerate" else ""
+    config = f'--config_file "{_CONFIG_PATH}"' if format_.starter == "accelerate" else ""
     if nodes == 1:
         alone = {
             "python": "python3",

@@ -8,14 +8,14 @@ from typing import Any
 
 from service.formats.launch.trainer.arguments import flags_of
 
-_KINDS = {
+_TYPE_OF_SWITCH = {
     "use_fsdp": "FSDP",
     "use_deepspeed": "DEEPSPEED",
     "use_megatron_lm": "MEGATRON_LM",
     "multi_gpu": "MULTI_GPU",
 }
 _SWITCHES = {
-    *_KINDS,
+    *_TYPE_OF_SWITCH,
     "cpu", "tpu", "use_parallelism_config", "module", "m", "no_python", "quiet", "q", "debug",
     "same_network", "enable_cpu_affinity", "dynamo_use_fullgraph", "dynamo_use_dynamic",
     "dynamo_use_regional_compilation", "tpu_cluster", "no_tpu_cluster", "tpu_use_sudo",
@@ -26,7 +26,7 @@ _DEEPSPEED_KEYS = (
     "deepspeed_", "zero_stage", "zero3_", "offload_optimizer_", "offload_param_",
     "gradient_accumulation_steps", "gradient_clipping",
 )  # fmt: skip
-_CONFIGS = {
+_CONFIG_OF_PREFIX = {
     "fsdp_": "fsdp_config",
     "parallelism_config_": "parallelism_config",
     "megatron_lm_": "megatron_lm_config",
@@ -48,9 +48,9 @@ def _in_document(name: str, value: str) -> tuple[str, str]:
     """Returns the name and the value that a flag of `accelerate launch` has in its document:
     ("distributed_type", "FSDP") for --use_fsdp, ("fsdp_config.fsdp_version", "2") for
     --fsdp_version 2."""
-    if name in _KINDS:
-        return "distributed_type", _KINDS[name]
-    for prefix, config in _CONFIGS.items():
+    if name in _TYPE_OF_SWITCH:
+        return "distributed_type", _TYPE_OF_SWITCH[name]
+    for prefix, config in _CONFIG_OF_PREFIX.items():
         if name.startswith(prefix):
             return f"{config}.{name}", value
     if name.startswith(_DEEPSPEED_KEYS):

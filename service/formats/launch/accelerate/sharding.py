@@ -18,11 +18,11 @@ SOURCE = "accelerate 1.15.0: parallelism_config.py, and torch.distributed.device
 _STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 """The strategies of FSDP1, in the order of their numbers from 1 (utils/constants.py,
 FSDP_SHARDING_STRATEGY)."""
-_KEEPING = ("shard_grad_op", "hybrid_shard_zero2")
+_KEEPS_GATHERED = ("shard_grad_op", "hybrid_shard_zero2")
 """The strategies that keep parameters gathered from one micro-batch to the next."""
 DEGREES = "parallelism_config.parallelism_config_"
 """The beginning of accelerate's names for degrees of parallelism, such as …tp_size."""
-_MEGATRON = {
+_MEGATRON_DEGREES = {
     "tp": "tp_degree",
     "pp": "pp_degree",
     "cp": "context_parallel_size",
@@ -49,7 +49,7 @@ def fsdp_layout(settings: Settings, num_devices: int | None, stops: Stops) -> di
     return {
         **layout,
         "zero_stage": 3,
-        "reshard": reshard not in ("false", "no", "0", *_KEEPING),
+        "reshard": reshard not in ("false", "no", "0", *_KEEPS_GATHERED),
         **stops.attempt(lambda: _mesh_degrees(settings, num_devices), instead={}),
     }
 
@@ -66,7 +66,7 @@ def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -
     if strategy == "no_shard":
         return {"zero_stage": 0, **({"dp_replicate": num_devices} if num_devices else {})}
     # ZeRO 2 keeps parameters gathered from one micro-batch to the next.
-    layout: dict[str, Any] = {"zero_stage": 2 if strategy in _KEEPING else 3}
+    layout: dict[str, Any] = {"zero_stage": 2 if strategy in _KEEPS_GATHERED else 3}
     if num_devices is None:
         return layout
     machines = settings.integer("num_machines") or 1
@@ -167,7 +167,7 @@ def megatron_layout(settings: Settings, num_devices: int | None, stops: Stops) -
     model-parallel degrees do not divide `num_devices`."""
     prefix = "megatron_lm_config.megatron_lm"
     layout: dict[str, Any] = {
-        knob: settings.integer(f"{prefix}_{name}") or 1 for knob, name in _MEGATRON.items()
+        knob: settings.integer(f"{prefix}_{name}") or 1 for knob, name in _MEGATRON_DEGREES.items()
     }
     layout["sequence_parallel"] = settings.boolean(f"{prefix}_sequence_parallelism")
     layout["offload_optimizer"] = settings.boolean(f"{prefix}_optimizer_cpu_offload")

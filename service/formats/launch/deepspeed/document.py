@@ -27,7 +27,7 @@ _MOST_VALUES = 4  # that a cure names
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _OFFLOAD_OPTIMIZER = "zero_optimization.offload_optimizer.device"
 _OFFLOAD_PARAMETERS = "zero_optimization.offload_param.device"
-_NVME = "reads and writes of NVMe are not described"
+_NVME_NOT_DESCRIBED = "reads and writes of NVMe are not described"
 _DATA_TYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
@@ -189,7 +189,7 @@ def _sharding(settings: Settings) -> dict[str, Any]:
     parameter_device = settings.text(_OFFLOAD_PARAMETERS)
     offloads_optimizer = optimizer_device in _ON_HOST
     if optimizer_device == "nvme":
-        settings.add_reservation(_OFFLOAD_OPTIMIZER, _NVME, "judge it with cpu")
+        settings.add_reservation(_OFFLOAD_OPTIMIZER, _NVME_NOT_DESCRIBED, "judge it with cpu")
     if parameter_device in _ON_HOST:
         _add_reservation_for_parameters(
             settings, str(parameter_device), offloads_optimizer=offloads_optimizer
@@ -206,7 +206,7 @@ def _add_reservation_for_parameters(
         reason = "parameters on the host without the optimizer are not described"
         settings.add_reservation(_OFFLOAD_PARAMETERS, reason, "offload the optimizer too")
     elif device == "nvme":
-        settings.add_reservation(_OFFLOAD_PARAMETERS, _NVME, "judge it with cpu")
+        settings.add_reservation(_OFFLOAD_PARAMETERS, _NVME_NOT_DESCRIBED, "judge it with cpu")
 
 
 def _recompute(settings: Settings, pp: int, tp: int, *, has_trainer: bool) -> dict[str, Any]:

@@ -31,8 +31,8 @@ _WITH_MUON = {
     "gemma3", "llama2",
 }  # fmt: skip
 """The blocks that Muon is taken for (configs/types.py, Muon dimension numbers)."""
-_DESCRIBE = "describe the model beside the launch, as `model`"
-_MOST = 10**9  # far more than any size of a model
+_DESCRIBE_MODEL = "describe the model beside the launch, as `model`"
+_LARGEST_SIZE = 10**9  # far more than any size of a model
 _SCALE = "global_parameter_scale"
 _SIZES = (
     "base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "base_mlp_dim",
@@ -167,7 +167,7 @@ def read_model(
         return model_of_catalogue(models[name], mtp_layers), architecture
     if values["decoder_block"] not in (*_DENSE_BLOCKS, *_SPARSE_BLOCKS):
         reason = "the catalogue does not have this model"
-        settings.add_reservation("model_name", reason, _DESCRIBE, answered_by="model")
+        settings.add_reservation("model_name", reason, _DESCRIBE_MODEL, answered_by="model")
         return None, None
     for setting, value in of_model.items():
         settings.add_file_value_reservation(setting, value)
@@ -183,7 +183,7 @@ def _read_sizes(
     block = values["decoder_block"]
     if block not in (*_DENSE_BLOCKS, *_SPARSE_BLOCKS):
         reason = "its layers are not described"
-        settings.add_reservation("decoder_block", reason, _DESCRIBE, answered_by="model")
+        settings.add_reservation("decoder_block", reason, _DESCRIBE_MODEL, answered_by="model")
         return None, None
     if values["num_experts"] > 1 and block in _DENSE_BLOCKS:
         settings.add_reservation("num_experts", f"layers of decoder_block={block} have no experts")
@@ -225,7 +225,7 @@ def _require_sizes(values: Mapping[str, Any]) -> None:
     needed = ["base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "base_mlp_dim"]
     needed += ["base_num_decoder_layers", "head_dim", "vocab_size"]
     for name in needed:
-        most = MAX_LAYERS if name == "base_num_decoder_layers" else _MOST
+        most = MAX_LAYERS if name == "base_num_decoder_layers" else _LARGEST_SIZE
         if not 1 <= values[name] <= most:
             raise invalid_launch(shown(name, values[name]), f"must be between 1 and {most}")
 

@@ -17,12 +17,12 @@ from models.spec.recompute import policy_code, recomputed
 from service.formats.launch.job import Inexpressible
 
 LAYER_INPUT = "decoder_layer_input"
-_HEADS = frozenset({"query_proj", "key_proj", "value_proj"})
-_OUT = frozenset({"out_proj"})
-_CONTEXT = frozenset({"context"})
-_UP = frozenset({"mlpwi_0", "mlpwi_1"})
-_MLP = _UP | {"mlpwo"}
-_EXPERTS = frozenset({"moe_mlpwi_0", "moe_mlpwi_1", "moe_mlpwo"})
+_QKV_TENSORS = frozenset({"query_proj", "key_proj", "value_proj"})
+_OUT_TENSORS = frozenset({"out_proj"})
+_CONTEXT_TENSORS = frozenset({"context"})
+_MLP_UP_TENSORS = frozenset({"mlpwi_0", "mlpwi_1"})
+_MLP_TENSORS = _MLP_UP_TENSORS | {"mlpwo"}
+_EXPERT_TENSORS = frozenset({"moe_mlpwi_0", "moe_mlpwi_1", "moe_mlpwo"})
 TENSORS = (
     "context", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "moe_mlpwi_0", "moe_mlpwi_1", "moe_mlpwo",
     "query_proj", "key_proj", "value_proj", "kv_proj", "qkv_proj", "query_wa_proj", "kv_wa_proj",
@@ -31,25 +31,25 @@ TENSORS = (
 )  # fmt: skip
 """The tensors that a custom policy may keep, beside the input of the layer."""
 _POLICIES: Mapping[str, frozenset[str]] = {
-    "minimal_with_context": _HEADS | _OUT | _MLP | _CONTEXT,
-    "minimal": _HEADS | _OUT | _MLP,
-    "save_dot_with_context_except_mlp": _HEADS | _OUT | _CONTEXT,
-    "save_dot_except_mlp": _HEADS | _OUT,
-    "save_dot_except_mlpwi": _HEADS | _OUT | {"mlpwo"},
-    "save_qkv_proj": _HEADS,
-    "save_out_proj": _OUT,
+    "minimal_with_context": _QKV_TENSORS | _OUT_TENSORS | _MLP_TENSORS | _CONTEXT_TENSORS,
+    "minimal": _QKV_TENSORS | _OUT_TENSORS | _MLP_TENSORS,
+    "save_dot_with_context_except_mlp": _QKV_TENSORS | _OUT_TENSORS | _CONTEXT_TENSORS,
+    "save_dot_except_mlp": _QKV_TENSORS | _OUT_TENSORS,
+    "save_dot_except_mlpwi": _QKV_TENSORS | _OUT_TENSORS | {"mlpwo"},
+    "save_qkv_proj": _QKV_TENSORS,
+    "save_out_proj": _OUT_TENSORS,
     "full": frozenset(),
 }
 """The tensors that each policy keeps on the device."""
-_OFFLOADING: Mapping[str, frozenset[str]] = {
-    "minimal_offloaded": _HEADS | _OUT | _MLP,
-    "qkv_proj_offloaded": _HEADS,
+_OFFLOADING_POLICIES: Mapping[str, frozenset[str]] = {
+    "minimal_offloaded": _QKV_TENSORS | _OUT_TENSORS | _MLP_TENSORS,
+    "qkv_proj_offloaded": _QKV_TENSORS,
 }
 _ALIASES = {"minimal_flash": "minimal_with_context"}
-POLICIES = (*_POLICIES, *_OFFLOADING, *_ALIASES, "custom", "none")
-_ALWAYS = ("layernorm", "mlp_act", "moe_act")
+POLICIES = (*_POLICIES, *_OFFLOADING_POLICIES, *_ALIASES, "custom", "none")
+_ALWAYS_RECOMPUTED = ("layernorm", "mlp_act", "moe_act")
 """The modules that every policy computes again."""
-_OPTIONAL = ("core_attn", "out_proj", "mla_up_proj", "mlp", "mlp_gate", "moe")
+_OPTIONALLY_RECOMPUTED = ("core_attn", "out_proj", "mla_up_proj", "mlp", "mlp_gate", "moe")
 """The modules that some policies compute again."""
 
 
@@ -90,14 +90,14 @@ def remat_settings(
             raise Inexpressible("layout.recompute_modules", modules, unsupported)
         tensors = _saved_tensors(architecture, recomputes)
     if layout.offload_activations:
-        return _policy_settings(tensors, _OFFLOADING, "offload")
+        return _policy_settings(tensors, _OFFLOADING_POLICIES, "offload")
     return _policy_settings(tensors, _POLICIES, "device")
 
 
 def _cure_for_modules(architecture: Architecture, recomputes: set[str]) -> str | None:
     """Returns advice on what to ask for instead of recomputing these modules; None where a
     policy of MaxText recomputes exactly them."""
-    always = {*modules_of(architecture, _ALWAYS)}
+    always = {*modules_of(architecture, _ALWAYS_RECOMPUTED)}
     # A network that is computed again has its activation function computed again, too.
     implied = {"mlp_act"} if "mlp" in recomputes else set()
     if "moe" in recomputes:
@@ -105,7 +105,7 @@ def _cure_for_modules(architecture: Architecture, recomputes: set[str]) -> str |
     missing = always - recomputes - implied
     if missing:
         return f"every policy computes {', '.join(sorted(missing))} again; name these too"
-    unknown = recomputes - always - {*_OPTIONAL}
+    unknown = recomputes - always - {*_OPTIONALLY_RECOMPUTED}
     if unknown:
         return f"no policy names {', '.join(sorted(unknown))}; leave it out"
     if "mlp_gate" in recomputes and architecture.is_moe:
@@ -118,21 +118,21 @@ def _cure_for_modules(architecture: Architecture, recomputes: set[str]) -> str |
 
 def _saved_tensors(architecture: Architecture, recomputes: set[str]) -> frozenset[str]:
     """Returns the names of the tensors that stay in memory when these modules are recomputed."""
-    tensors = {*_HEADS}
+    tensors = {*_QKV_TENSORS}
     # With the up-projections of latent attention recomputed, the latents are kept, not the heads.
     if "mla_up_proj" in recomputes:
         has_query_latent = any(attention.q_lora_rank for attention in architecture.attentions)
         tensors = {"kv_wa_proj", "query_wa_proj" if has_query_latent else "query_proj"}
     if "out_proj" not in recomputes:
-        tensors |= _OUT
+        tensors |= _OUT_TENSORS
     if "core_attn" not in recomputes:
-        tensors |= _CONTEXT
+        tensors |= _CONTEXT_TENSORS
     if not recomputes & {"mlp", "moe"}:
-        tensors |= _MLP
+        tensors |= _MLP_TENSORS
         if "mlp_gate" in recomputes:
             tensors.remove("mlpwi_1")  # the output of one of two matrices; the other is kept
         if architecture.is_moe:
-            tensors |= _EXPERTS
+            tensors |= _EXPERT_TENSORS
     return frozenset(tensors)
 
 
@@ -168,8 +168,8 @@ def read_remat(
         # Layouts offload all that is kept or none of it.
         is_mixed = offloads and not tensors <= on_host
     else:
-        tensors = {*(_POLICIES.get(policy) or _OFFLOADING.get(policy) or ())}
-        offloads = policy in _OFFLOADING
+        tensors = {*(_POLICIES.get(policy) or _OFFLOADING_POLICIES.get(policy) or ())}
+        offloads = policy in _OFFLOADING_POLICIES
         is_mixed = False
     recompute, is_exact = _recompute_keeping(tensors, architecture, is_custom=policy == "custom")
     reasons = []
@@ -191,9 +191,9 @@ def _recompute_keeping(
     if "mlpwi" in tensors:
         tensors |= {"mlpwi_0", "mlpwi_1"}
     if tensors & {"qkv_proj", "kv_proj"}:
-        tensors |= _HEADS
+        tensors |= _QKV_TENSORS
     keeps_latents = "kv_wa_proj" in tensors and "key_proj" not in tensors
-    keeps_heads = tensors >= _HEADS
+    keeps_heads = tensors >= _QKV_TENSORS
     # Without the projections that attention reads, a layer is recomputed from its input. That is
     # exact where no other tensors are kept.
     if not (keeps_heads or keeps_latents):
@@ -201,7 +201,7 @@ def _recompute_keeping(
     networks, is_exact = _recomputed_networks(tensors, architecture, is_custom=is_custom)
     modules = ["layernorm", *networks]
     modules += [] if "context" in tensors else ["core_attn"]
-    modules += [] if tensors >= _OUT else ["out_proj"]
+    modules += [] if tensors >= _OUT_TENSORS else ["out_proj"]
     modules += ["mla_up_proj"] if keeps_latents else []
     return {
         "recompute": "selective",
@@ -217,16 +217,16 @@ def _recomputed_networks(
     norm that follows: JAX drops what backward does not read."""
     if architecture is not None and architecture.is_moe:
         # Only custom policies name the tensors of experts; named ones count by those of an MLP.
-        if tensors >= (_EXPERTS if is_custom else _MLP):
+        if tensors >= (_EXPERT_TENSORS if is_custom else _MLP_TENSORS):
             return ["mlp_act", "moe_act"], True
-        return ["mlp", "moe"], not tensors & (_MLP | _EXPERTS)
+        return ["mlp", "moe"], not tensors & (_MLP_TENSORS | _EXPERT_TENSORS)
     reads_output = architecture is not None and any(
         kind.norm_follows for kind in architecture.kinds
     )
     keeps_output = "mlpwo" in tensors
     # Without a kept input of the activation the whole network is recomputed, its output too. With
     # one of two kept, the gate is recomputed; with both, only the activation.
-    if not tensors & _UP:
+    if not tensors & _MLP_UP_TENSORS:
         return ["mlp", "moe"], not (reads_output and keeps_output)
-    gate = [] if tensors >= _UP else ["mlp_gate"]
+    gate = [] if tensors >= _MLP_UP_TENSORS else ["mlp_gate"]
     return ["mlp_act", "moe_act", *gate], keeps_output or not reads_output

@@ -10,7 +10,7 @@ from service.formats.megatron.layers import has_layers_of_kinds
 from service.formats.megatron.stages import has_early_mtp, has_empty_chunks
 from service.formats.megatron.values import Arguments
 
-_ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+_END_STAGES = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 _FULL_DTYPES = ("fp32", "float32", "torch.float32")
 
 
@@ -22,7 +22,7 @@ def why_half_read(argument: str, args: Arguments) -> tuple[str, str] | None:
     if argument == "moe_expert_capacity_factor" and _pads_no_experts(args):
         reason = "an expert that gets fewer tokens is read as padded"
         return reason, "use --moe-pad-expert-input-to-capacity beside it"
-    if argument in _ENDS and (args.integer("pipeline_model_parallel_size") or 1) == 1:
+    if argument in _END_STAGES and (args.integer("pipeline_model_parallel_size") or 1) == 1:
         built = args.integer(argument)
         layers = args.integer("num_layers")
         if built not in (None, layers):

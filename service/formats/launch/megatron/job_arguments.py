@@ -26,9 +26,9 @@ PIPELINE_INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
 _NO_MODULES = ("mlp_act", "alternate_mm", "grouped_mm", "out_proj", "mlp_gate")
 MODULE_WORDS = tuple(name for name in MODULES if name not in _NO_MODULES)
 """The modules that --recompute-modules names."""
-_CONTEXT = {"ring": "p2p", "ulysses": "a2a", "allgather": "allgather"}
-_OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm")
-_SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+_CP_COMM_TYPES = {"ring": "p2p", "ulysses": "a2a", "allgather": "allgather"}
+_OFFLOADED_MODULES = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm")
+_FSDP_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 OPTIMIZERS = {"adamw": "adam", "adamw_bf16_moments": "adam", "muon": "muon", "sgd_momentum": "sgd"}
 PRECISIONS: dict[str, dict[str, Any]] = {
     "fp32": {},
@@ -113,8 +113,8 @@ def require_expressible(job: Job) -> None:
     if _overlaps_experts(job) and workload.precision == "fp32":
         cure = "all-to-alls of experts run beside compute in 16 bits only; ask with false"
         raise Inexpressible("stack.overlap_expert", True, cure)
-    if job.problem.stack.context not in _CONTEXT:
-        cure = f"ask with one of {', '.join(_CONTEXT)}"
+    if job.problem.stack.context not in _CP_COMM_TYPES:
+        cure = f"ask with one of {', '.join(_CP_COMM_TYPES)}"
         raise Inexpressible("stack.context", job.problem.stack.context, cure)
 
 
@@ -203,7 +203,7 @@ def _cp_comm_type(job: Job) -> str:
     model = job.problem.architecture
     if any(attention.is_sparse for attention in model.attentions):
         return "allgather"
-    return _CONTEXT[job.problem.stack.context]
+    return _CP_COMM_TYPES[job.problem.stack.context]
 
 
 def _stage_split_arguments(job: Job) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def _sharding_arguments(job: Job) -> dict[str, Any]:
     if uses_fsdp(job):
         arguments |= {
             "use_megatron_fsdp": True,
-            "data_parallel_sharding_strategy": _SHARDING[layout.zero_stage],
+            "data_parallel_sharding_strategy": _FSDP_STRATEGIES[layout.zero_stage],
             "ckpt_format": "fsdp_dtensor",
         }
     if layout.dp_replicate > 1:
@@ -301,7 +301,7 @@ def memory_arguments(job: Job) -> dict[str, Any]:
         arguments["cpu_offloading_num_layers"] = job.problem.architecture.num_layers - 1
     elif layout.offload_activations:  # beside a pipeline or recompute only modules can go
         arguments["fine_grained_activation_offloading"] = True
-        arguments["offload_modules"] = list(_OFFLOADED)
+        arguments["offload_modules"] = list(_OFFLOADED_MODULES)
     return arguments
 
 
@@ -390,7 +390,7 @@ def notes(job: Job) -> Iterator[str]:
         )
     if "hybridep" in switches(job).values() and job.has_capacity:
         yield "Tokens are dispatched by HybridEP: DeepEP does not pad experts to a capacity."
-    if layout.cp > 1 and _cp_comm_type(job) != _CONTEXT[job.problem.stack.context]:
+    if layout.cp > 1 and _cp_comm_type(job) != _CP_COMM_TYPES[job.problem.stack.context]:
         yield "Context parallelism gathers keys: sparse attention has no other way."
     if any(layer.recurrence for layer in job.problem.architecture.kinds):
         yield (

@@ -44,7 +44,7 @@ _BALANCING = {
     "seq_aux_loss": "micro_batch_loss",
     "global_aux_loss": "global_batch_loss",
 }
-_CONTEXT = {"p2p": "ring", "a2a": "ulysses", "allgather": "allgather", "a2a+p2p": "ring"}
+_CONTEXT_EXCHANGES = {"p2p": "ring", "a2a": "ulysses", "allgather": "allgather", "a2a+p2p": "ring"}
 _COUNTS = (
     "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
     "expert_model_parallel_size", "expert_tensor_parallel_size",
@@ -243,7 +243,7 @@ def _stack_of_layout(args: Arguments, layout: Mapping[str, Any]) -> dict[str, An
         fields["sequence_parallel"] = [True, False]  # the values that layouts may have
     if layout["cp"] > 1:
         types = re.findall(r"[\w+]{1,40}", args.text("cp_comm_type") or "", re.ASCII)
-        fields["context"] = _CONTEXT.get(types[0] if types else "p2p", "ring")
+        fields["context"] = _CONTEXT_EXCHANGES.get(types[0] if types else "p2p", "ring")
     if "global_aux_loss" in (args.text("moe_router_load_balancing_type") or ""):
         # Its statistics run over the micro-batches so far (core/transformer/moe/router.py).
         fields["running_balance"] = True

@@ -27,7 +27,7 @@ from service.formats.settings.settings import UnreadSettings
 from service.formats.settings.stop import Stops
 from service.formats.shell.files import NO_FILES, LaunchFiles
 
-_SAME_SWITCH = {"--fp4-param-gather": "--fp8-param-gather"}
+_FLAG_OF_SAME_SWITCH = {"--fp4-param-gather": "--fp8-param-gather"}
 """Flags that make the same choice as another one, which stands for both."""
 _NEEDED_BY = {"dsa": ("--no-rope-fusion",)}
 """Flags without which a kind of attention does not start. Its predictions assume them anyway."""
@@ -103,7 +103,7 @@ def _switch_arguments(args: Arguments, source: Source) -> dict[str, Any]:
             arguments[name] = value
         # The flag changes what Megatron does by default.
         elif value == str(not switches_off(name)):
-            arguments[_SAME_SWITCH.get(name, name)] = True
+            arguments[_FLAG_OF_SAME_SWITCH.get(name, name)] = True
     return arguments
 
 

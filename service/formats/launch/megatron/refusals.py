@@ -17,15 +17,15 @@ from service.formats.launch.facts import facts
 from service.formats.megatron.values import Arguments
 from service.formats.settings.stop import Stop
 
-_ROWS = "megatron_refusals"
-SOURCE: str = facts(_ROWS)["source"]
+_RULES = "megatron_refusals"
+SOURCE: str = facts(_RULES)["source"]
 _STATES: Mapping[str, Callable[[str | None], bool]] = {
     "set": lambda text: text is not None,
     "unset": lambda text: text is None,
     "on": lambda text: text not in (None, "False"),
     "off": lambda text: text in (None, "False"),
 }
-_SHARDS = ("use_megatron_fsdp", "use_torch_fsdp2")
+_FSDP_ARGUMENTS = ("use_megatron_fsdp", "use_torch_fsdp2")
 _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
@@ -36,9 +36,9 @@ def refusals(
     that the newest release runs, whose parser has rules of its own."""
     stops = [*_stops_of_rules("refusals", args, SOURCE)]
     if is_newest:
-        stops += _stops_of_rules("of_parser", args, facts(_ROWS)["of_parser_source"])
+        stops += _stops_of_rules("of_parser", args, facts(_RULES)["of_parser_source"])
     # Kernels of FSDP need more than one hardware queue.
-    sharding = next((name for name in _SHARDS if args.boolean(name)), None)
+    sharding = next((name for name in _FSDP_ARGUMENTS if args.boolean(name)), None)
     if sharding is not None and environment.get(_QUEUES) == "1":
         rule = f"needs {_QUEUES} above 1 or unset, and it is 1"
         stops.append(Stop(setting=args.called(sharding), value=True, rule=rule, source=SOURCE))
@@ -48,7 +48,7 @@ def refusals(
 def _stops_of_rules(table: str, args: Arguments, source: str) -> Iterator[Stop]:
     """Yields a stop for each rule of a table that the arguments break. A row of the table is an
     argument, the condition under which Megatron refuses it, and the rule in words."""
-    for argument, condition, rule in facts(_ROWS)[table]:
+    for argument, condition, rule in facts(_RULES)[table]:
         if _is_met(condition, args):
             setting = args.called(argument)
             value = args.shortened(argument)

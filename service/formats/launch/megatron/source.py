@@ -31,9 +31,9 @@ _DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
 _FEWEST_DUMPED = 3  # fewer lines of that form may be of another program
 _LINE_REACH = 5000  # characters of a line that are looked at
 _YAML_LINE = re.compile(r"\s*(?:-\s+)?-{0,2}[A-Za-z_][\w-]*\s*:(\s.*)?", re.ASCII)
-_ARGUMENTS = ("ARGS", "ARGUMENTS")
+_ARGUMENT_OBJECTS = ("ARGS", "ARGUMENTS")
 """Endings of the names of objects in a recipe that have arguments."""
-_VARIABLES = "ENV_VARS"
+_ENVIRONMENT_OBJECT = "ENV_VARS"
 """The object of a recipe that has environment variables."""
 
 
@@ -142,7 +142,7 @@ def _read_document(document: Any) -> Source:
             others[name] = str(value)
     settings, of_deepspeed = _read_words(list(_words_of(flags)))
     settings.update(from_dump(others))
-    environment = document.get(_VARIABLES) if isinstance(document, Mapping) else None
+    environment = document.get(_ENVIRONMENT_OBJECT) if isinstance(document, Mapping) else None
     return Source(
         settings=settings,
         without_flag={**of_deepspeed, **_without_flag(others)},
@@ -160,7 +160,7 @@ def _arguments_of(document: Any) -> Any:
         return {}
     arguments: dict[str, Any] = {}
     for name, section in document.items():
-        if str(name).upper().endswith(_ARGUMENTS) and isinstance(section, Mapping):
+        if str(name).upper().endswith(_ARGUMENT_OBJECTS) and isinstance(section, Mapping):
             arguments |= section
     return arguments or document
 

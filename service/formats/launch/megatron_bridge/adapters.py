@@ -18,14 +18,14 @@ from service.formats.shell.faults import invalid_launch
 SCHEME = "peft.scheme"
 """The field that the options peft and peft_scheme set, as it is named here."""
 _SECTION = "peft."
-_NETWORK = ("linear_fc1", "linear_fc2")
-_LATENT = ("linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj",
+_MLP_MODULES = ("linear_fc1", "linear_fc2")
+_LATENT_MODULES = ("linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj",
            "linear_kv_up_proj")  # fmt: skip
 """The projections of latent attention: of queries one, or two with a latent of their own."""
-_MIXERS = ("linear_qkv", *_LATENT, "linear_proj", "in_proj", "out_proj")
+_MIXER_MODULES = ("linear_qkv", *_LATENT_MODULES, "linear_proj", "in_proj", "out_proj")
 _RANK = re.compile(r"[1-9]\d{0,3}", re.ASCII)
 _USUAL_RANK = 32  # the default of its LoRA
-_USUAL_MODULES = ("linear_qkv", "linear_proj", *_NETWORK)
+_USUAL_MODULES = ("linear_qkv", "linear_proj", *_MLP_MODULES)
 """The modules that the LoRA of recipes adapts."""
 
 
@@ -62,15 +62,15 @@ def _adapted_modules(model: Architecture, lora: Lora) -> list[str]:
     names: list[str] = []
     if "attention" in lora.targets:
         is_latent = any(attention.is_mla for attention in model.attentions)
-        names += _LATENT if is_latent else ("linear_qkv",)
+        names += _LATENT_MODULES if is_latent else ("linear_qkv",)
         names += ("linear_proj",)
         names += ("in_proj", "out_proj") if model.recurrences else ()
     if {"mlp", "experts"} <= {*lora.targets} or ("mlp" in lora.targets and not model.is_moe):
-        return [*names, *_NETWORK]
+        return [*names, *_MLP_MODULES]
     if "mlp" in lora.targets:
-        names += [f"*.{part}.{name}" for part in ("mlp", "shared_experts") for name in _NETWORK]
+        names += [f"*.{part}.{name}" for part in ("mlp", "shared_experts") for name in _MLP_MODULES]
     if "experts" in lora.targets and model.is_moe:
-        names += [f"*.experts.{name}" for name in _NETWORK]
+        names += [f"*.experts.{name}" for name in _MLP_MODULES]
     return names
 
 
@@ -144,8 +144,8 @@ def _targets_of_module(module: str) -> tuple[str, ...]:
     """Returns the targets of a module as a request names them: ("mlp", "experts") for
     "linear_fc1"; none for an unknown module."""
     parts = module.split(".")
-    if parts[-1] not in _NETWORK:
-        return ("attention",) if parts[-1] in _MIXERS else ()
+    if parts[-1] not in _MLP_MODULES:
+        return ("attention",) if parts[-1] in _MIXER_MODULES else ()
     if "experts" in parts:
         return ("experts",)
     # A name without a path stands for the networks of dense layers and of experts.
@@ -156,11 +156,11 @@ def _adapt_whole_blocks(modules: Collection[str]) -> bool:
     """Returns True where all modules are known, and both the MLP and the attention (or Mamba) are
     adapted as a whole or not at all. A request can name only whole blocks."""
     names = {name.rpartition(".")[2] for name in modules}
-    mlp = names & {*_NETWORK}
-    mixer = names & {*_MIXERS}
+    mlp = names & {*_MLP_MODULES}
+    mixer = names & {*_MIXER_MODULES}
     # All latent attention has linear_kv_up_proj, which stands for its inputs; Mamba has in_proj.
     has_inputs = bool(mixer & {"linear_qkv", "linear_kv_up_proj", "in_proj"})
     has_output = bool(mixer & {"linear_proj", "out_proj"})
-    are_known = names <= {*_NETWORK, *_MIXERS}
+    are_known = names <= {*_MLP_MODULES, *_MIXER_MODULES}
     is_whole = not mixer or (has_inputs and has_output)
-    return are_known and len(mlp) in (0, len(_NETWORK)) and is_whole
+    return are_known and len(mlp) in (0, len(_MLP_MODULES)) and is_whole

@@ -43,10 +43,10 @@ from service.nearest_names import suggestion
 
 _FLAG_IN_RULE = re.compile(r"--[a-z][a-z0-9-]+", re.ASCII)
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
-_IN_FP32 = "ddp.grad_reduce_in_fp32"
-_GATHERS = "mixed_precision.fp8_param_gather"
+_GRADIENTS_IN_FP32 = "ddp.grad_reduce_in_fp32"
+_PARAM_GATHER = "mixed_precision.fp8_param_gather"
 _FORMATS = ("bf16", "fp16", "fp8", "fp8_recipe", "fp4", "fp4_recipe")
-_OLD = "model.activations_checkpoint_"
+_NEMO_1 = "model.activations_checkpoint_"
 
 
 def read(
@@ -140,7 +140,9 @@ def _arguments_of_overrides(overrides: Overrides) -> dict[str, str]:
         arguments["world_size"] = str(overrides.num_ranks)
     # Fields of NeMo 1 have names that other versions of Megatron had (formats.megatron.versions).
     old = {
-        name.removeprefix("model."): text for name, text in fields.items() if name.startswith(_OLD)
+        name.removeprefix("model."): text
+        for name, text in fields.items()
+        if name.startswith(_NEMO_1)
     }
     return {**megatron_flags.defaults(), **table().facts["base"], **old, **arguments}
 
@@ -196,10 +198,10 @@ def _switches(overrides: Overrides) -> dict[str, Any]:
         switches |= _named_precision(fields)
     in_fp32 = fields.get("mixed_precision.grad_reduce_in_fp32")
     if in_fp32 is not None:
-        switches[_IN_FP32] = in_fp32
+        switches[_GRADIENTS_IN_FP32] = in_fp32
     gathers = fields.get("mixed_precision.fp4_param_gather")
     if gathers is not None:
-        switches[_GATHERS] = gathers
+        switches[_PARAM_GATHER] = gathers
     return switches
 
 
@@ -209,8 +211,8 @@ def _named_precision(fields: Mapping[str, str]) -> dict[str, Any]:
     key = fields.get("mixed_precision", "bf16_mixed").replace("-", "_").removesuffix("()")
     formats = precisions().get(key, {})
     return {
-        _IN_FP32: formats.get("grad_reduce_in_fp32", "True"),
-        _GATHERS: formats.get("fp8_param_gather", "False"),
+        _GRADIENTS_IN_FP32: formats.get("grad_reduce_in_fp32", "True"),
+        _PARAM_GATHER: formats.get("fp8_param_gather", "False"),
     }
 
 

@@ -29,10 +29,10 @@ _YAML_LINE = re.compile(r"\s*(-\s.*|[A-Za-z_][\w.-]*\s*:(\s.*)?)", re.ASCII)
 _OVERRIDE = re.compile(r"[+~]{0,2}([A-Za-z_]\w*(?:\.\w+)*)=(.*)", re.ASCII | re.DOTALL)
 _NUMBER = re.compile(r"-?\d{1,15}", re.ASCII)
 _FRACTION = re.compile(r"-?\d{0,15}\.?\d{1,15}(e-?\d{1,2})?", re.ASCII)
-_PLAIN = {"True": True, "False": False, "None": None}
+_PYTHON_CONSTANTS = {"True": True, "False": False, "None": None}
 _NEMO = "nemo llm"
 _OPTIONS_OF_RUNS = ("num_gpus", "gpus_per_node", "compute_dtype")
-_RECIPES = (
+_RECIPE_OPTIONS = (
     "recipe", "model_name", "model_family_name", "model_recipe_name", "m", "s", "model_size",
     "factory", "f",
 )  # fmt: skip
@@ -41,7 +41,7 @@ _RECIPE = re.compile(
 )
 """The name of a recipe, which begins with that of its model, and may be called like a function."""
 _JOINED_VERSION = re.compile(r"^(llama|qwen)(\d)(\d)(?=_)", re.ASCII)
-_SCHEMES = ("peft_scheme", "peft", "peft._target_")
+_PEFT_OPTIONS = ("peft_scheme", "peft", "peft._target_")
 """Options, and a key of YAML, that name what makes adapters."""
 
 
@@ -147,10 +147,10 @@ def _overrides_of(pairs: Iterable[tuple[str, str]]) -> Overrides:
         name = _field_of_option(option)
         if name.startswith("env_vars."):
             overrides.environment[name.removeprefix("env_vars.")] = text
-        elif name in _SCHEMES:
+        elif name in _PEFT_OPTIONS:
             for field_name, value in fields_of_scheme(text).items():
                 overrides.settings.put(field_name, _typed_value(field_name, value))
-        elif name in _RECIPES:
+        elif name in _RECIPE_OPTIONS:
             overrides.recipe = f"{overrides.recipe or ''} {name} {text}".strip()
         elif "." in name or name == "mixed_precision":
             overrides.settings.put(name, _typed_value(name, text))
@@ -189,8 +189,8 @@ def _typed_value(name: str, text: str) -> Any:
     """Returns the value of a field by type: 4 for "4", None for "null". Raises Invalid for a
     shell variable without a value, unless the field changes neither time nor memory."""
     text = _megatron_text(name, text)
-    if text in _PLAIN and not _is_word(name):
-        return _PLAIN[text]
+    if text in _PYTHON_CONSTANTS and not _is_word(name):
+        return _PYTHON_CONSTANTS[text]
     if _NUMBER.fullmatch(text):
         return int(text)
     return float(text) if _FRACTION.fullmatch(text) else text

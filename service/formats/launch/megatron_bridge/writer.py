@@ -44,13 +44,13 @@ _REUSES_GRADIENTS = "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag"
 _GRADIENTS_IN_FP32 = "ddp.grad_reduce_in_fp32"
 _GRAPHS = "model.cuda_graph_impl"
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
-_LISTS = ("moe_layer_freq", "window_attn_skip_freq", "linear_attention_freq")
+_LIST_ARGUMENTS = ("moe_layer_freq", "window_attn_skip_freq", "linear_attention_freq")
 """Arguments that are expressions of lists on the command line, and lists here."""
-_UNSEEN = "peft."
+_UNSEEN_BY_HYDRA = "peft."
 """Fields of an object that Hydra does not see, because a recipe becomes a document without it. The
 recipe keeps the object (training/utils/omegaconf_utils.py)."""
 _PACKS, _PACKING = "dataset.enable_offline_packing", "dataset.offline_packing_specs"
-_SINGLE = ("cp_comm_type", "moe_router_load_balancing_type")
+_ONE_WORD_ARGUMENTS = ("cp_comm_type", "moe_router_load_balancing_type")
 """Arguments that are lists of one on the command line, and a word here."""
 _DTYPES = {"bf16": "bfloat16"}
 _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
@@ -103,7 +103,7 @@ def words(settings: Mapping[str, Any]) -> list[str]:
     """Returns settings as Hydra overrides: "model.bf16=true". Fields that Hydra does not see in
     the recipe are added with a + in front."""
     return [
-        f"{'+' * name.startswith(_UNSEEN)}{name}={_hydra_text(value)}"
+        f"{'+' * name.startswith(_UNSEEN_BY_HYDRA)}{name}={_hydra_text(value)}"
         for name, value in settings.items()
     ]
 
@@ -123,7 +123,7 @@ def _fields_of_arguments(arguments: Mapping[str, Any]) -> Iterator[tuple[str, An
     """Yields the arguments of Megatron-LM as fields of Megatron-Bridge with their values. Some
     arguments switch a second field on."""
     for argument, value in arguments.items():
-        if argument in _SINGLE:  # a list of one for Megatron-LM, a word here
+        if argument in _ONE_WORD_ARGUMENTS:  # a list of one for Megatron-LM, a word here
             yield field_of_argument(argument), value[0]
         elif argument in ("exp_avg_dtype", "exp_avg_sq_dtype"):
             yield field_of_argument(argument), _DTYPES[value]
@@ -146,7 +146,7 @@ def _model_fields(job: Job) -> dict[str, Any]:
     ties = not arguments.pop("untie_embeddings_and_output_weights")
     arguments.pop("squared_relu", None)  # here it is a function, which only the recipe can set
     arguments.pop("group_query_attention", None)
-    for name in _LISTS:  # "([0]*3+[1]*58)" for Megatron-LM is a list of 61 numbers here
+    for name in _LIST_ARGUMENTS:  # "([0]*3+[1]*58)" for Megatron-LM is a list of 61 numbers here
         if isinstance(arguments.get(name), str):
             is_on_by_layer = layer_switches(arguments[name].replace(" ", ""), model.num_layers)
             arguments[name] = [int(is_on) for is_on in is_on_by_layer]

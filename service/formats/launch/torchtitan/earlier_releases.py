@@ -34,7 +34,7 @@ _CONVERTERS = {
     "quantize.linear.float8": "fp8",
     "quantize.linear.mx": "mxfp8",
 }
-_OF_EXPERTS = ("quantize.grouped_mm.float8", "quantize.grouped_mm.mx")
+_EXPERT_CONVERTERS = ("quantize.grouped_mm.float8", "quantize.grouped_mm.mx")
 _IN_16_BITS = ("output", "router.gate", "moe.router.gate", "auto_filter_small_kn")
 """Layers that stay in 16 bits, as the cost model counts them: the head, the router, and layers that
 are too small to gain by a conversion."""
@@ -148,13 +148,13 @@ class EarlierSettings(Settings):
         others = [
             converter
             for converter in converters
-            if converter not in _CONVERTERS and converter not in _OF_EXPERTS
+            if converter not in _CONVERTERS and converter not in _EXPERT_CONVERTERS
         ]
         if others:
             reason = "what they make of layers is not known"
             self.add_text_reservation(shown("model.converters", others), reason)
         # Experts have converters of their own.
-        converts_experts = any(converter in _OF_EXPERTS for converter in converters)
+        converts_experts = any(converter in _EXPERT_CONVERTERS for converter in converters)
         if is_sparse and bool(formats) != converts_experts:
             reason = "only some products are in a narrow format, and all are read alike"
             setting = shown("model.converters", converters)

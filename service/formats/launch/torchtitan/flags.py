@@ -29,7 +29,7 @@ from service.formats.shell.faults import invalid_launch, require_arguments_defin
 from service.formats.shell.files import LaunchFiles
 
 _SUBCOMMAND = re.compile(r"activation[-_]checkpoint:([\w-]*)", re.ASCII)
-_FILE = "job.config_file"
+_CONFIG_FILE = "job.config_file"
 _TOML_SECTION = re.compile(r"^[ \t]*\[[\w.]+\][ \t\r]*(#.*)?$", re.ASCII | re.MULTILINE)
 _HEREDOC = re.compile(r"<<-?[ \t]*['\"\\\\]?[A-Za-z_]")
 _VARIABLES = {"MODULE": "module", "CONFIG": "config"}
@@ -117,7 +117,7 @@ class _CommandReader:
             if variable in environment:
                 self.settings.put(name, environment[variable])
         if "CONFIG_FILE" in environment and "module" not in self.settings.given:
-            self.unknown[_FILE] = environment["CONFIG_FILE"]
+            self.unknown[_CONFIG_FILE] = environment["CONFIG_FILE"]
 
     def _read_words(self) -> None:
         """Reads the flags of the command line, and the subcommand such as
@@ -192,10 +192,10 @@ class _CommandReader:
     def _with_file(self) -> dict[str, Any]:
         """Returns the settings of the TOML file that job.config_file names, overridden by the
         other flags of the earlier release."""
-        file = self.unknown.pop(_FILE, None)
+        file = self.unknown.pop(_CONFIG_FILE, None)
         if file is None:
             return self.unknown
-        text = self.command.files.text(file, f"--{_FILE} {file}")
+        text = self.command.files.text(file, f"--{_CONFIG_FILE} {file}")
         return {**read_toml(text), **self.unknown}
 
     def _take_unknown(self) -> None:

@@ -38,7 +38,7 @@ _OF_STEP = "local_batch_size * data-parallel ranks"
 _COMPONENTS = ("model", "loss")
 """The components that torch.compile takes, in the order of its default (config/configs.py,
 CompileConfig)."""
-_SHARDS = "parallelism.data_parallel_shard_degree"
+_SHARD_DEGREE = "parallelism.data_parallel_shard_degree"
 _DEGREES = {
     "pp": "parallelism.pipeline_parallel_degree",
     "dp_replicate": "parallelism.data_parallel_replicate_degree",
@@ -47,7 +47,7 @@ _DEGREES = {
     "ep": "parallelism.expert_parallel_degree",
 }
 _COUNTS = (
-    _SHARDS,
+    _SHARD_DEGREE,
     "parallelism.pipeline_parallel_microbatch_size",
     "training.local_batch_size",
     "training.seq_len",
@@ -117,7 +117,7 @@ class _Reader:
             stack=stack,
             layout=layout,
             num_devices=self.num_devices,
-            devices_setting=None if values[_SHARDS] == -1 else f"--{_SHARDS}",
+            devices_setting=None if values[_SHARD_DEGREE] == -1 else f"--{_SHARD_DEGREE}",
             num_micro_batches=_num_micro_batches(values, layout, workload),
             default_origins=self._default_origins(layout),
             stops=(
@@ -192,7 +192,7 @@ class _Reader:
             degree = self.values[name]
             instead = 1
             rule = "must be at least 1"
-            if name == _SHARDS:
+            if name == _SHARD_DEGREE:
                 instead = -1
                 rule += ", or -1 for what the others leave"
             if degree < 1 and degree != instead:
@@ -206,8 +206,8 @@ class _Reader:
         model = self.config.get("model")
         if model and not catalogue.architecture(model).is_moe:
             layout["ep"] = 1  # of a dense model it has no effect
-        if values[_SHARDS] != -1:
-            layout["dp_shard"] = values[_SHARDS]
+        if values[_SHARD_DEGREE] != -1:
+            layout["dp_shard"] = values[_SHARD_DEGREE]
         sequence_parallel = values["parallelism.enable_sequence_parallel"] and layout["tp"] > 1
         layout["sequence_parallel"] = sequence_parallel
         layout["offload_optimizer"] = values["training.enable_cpu_offload"]
@@ -272,8 +272,8 @@ class _Reader:
             if self.num_devices not in (None, product):
                 rule = f"with the other degrees multiply to {product}, and the job has"
                 rule += f" {self.num_devices} devices"
-                cure = f"--{_SHARDS} -1"
-                self.stops.note(Stopped(f"--{_SHARDS}", layout["dp_shard"], rule, cure))
+                cure = f"--{_SHARD_DEGREE} -1"
+                self.stops.note(Stopped(f"--{_SHARD_DEGREE}", layout["dp_shard"], rule, cure))
             self.num_devices = self.num_devices or product
         elif self.num_devices is not None:
             # A remainder is a stop, and the reading goes on with the quotient.
@@ -282,7 +282,7 @@ class _Reader:
                 rule = f"is what the other degrees, {others} in all, leave of {self.num_devices}"
                 rule += " devices, which they must divide"
                 cure = f"degrees whose product divides {self.num_devices}"
-                self.stops.note(Stopped(f"--{_SHARDS}", -1, rule, cure))
+                self.stops.note(Stopped(f"--{_SHARD_DEGREE}", -1, rule, cure))
         layout |= self._sharding(layout)
 
     def _sharding(self, layout: Mapping[str, Any]) -> dict[str, Any]:
@@ -303,7 +303,7 @@ class _Reader:
                 "with replicas and context parallelism, parameters are sharded over context"
                 " parallelism, and read as whole"
             )
-            self.settings.add_reservation(_SHARDS, reason, "use a degree of 2 or more")
+            self.settings.add_reservation(_SHARD_DEGREE, reason, "use a degree of 2 or more")
         if not is_sharded:
             return {"zero_stage": 0}
         return {"zero_stage": 3, "reshard": reshards}

@@ -11,8 +11,8 @@ from service.formats.settings.stop import Stop
 
 SOURCE = f"torchtitan {RELEASE}: trainer.py, Trainer.Config"
 COMPILE = f"torchtitan {RELEASE}: config/configs.py, CompileConfig"
-_GRAPHS = "training.disable_cuda_graphs"
-_ASYNC = "compile.enable_async_tensor_parallel"
+_DISABLES_GRAPHS = "training.disable_cuda_graphs"
+_ASYNC_TENSOR = "compile.enable_async_tensor_parallel"
 
 
 def stops_at_start(
@@ -20,19 +20,19 @@ def stops_at_start(
 ) -> Iterator[Stop]:
     """Yields a stop for each rule about CUDA graphs, compilation and debugging that the settings
     break. `config` is what the config function sets."""
-    captures = not values[_GRAPHS]
+    captures = not values[_DISABLES_GRAPHS]
     if captures and layout["pp"] > 1:
         rule = "CUDA graphs do not go with a pipeline: set it"
-        yield Stop(setting=f"--{_GRAPHS}", value=False, rule=rule, source=SOURCE)
+        yield Stop(setting=f"--{_DISABLES_GRAPHS}", value=False, rule=rule, source=SOURCE)
     # The table says which config functions choose a dispatcher that CUDA graphs can capture.
     has_standard_dispatcher = config and not config.get("captures_experts")
     if captures and layout["ep"] > 1 and has_standard_dispatcher:
         rule = "the standard dispatcher of experts does not go with CUDA graphs: set it"
-        yield Stop(setting=f"--{_GRAPHS}", value=False, rule=rule, source=SOURCE)
+        yield Stop(setting=f"--{_DISABLES_GRAPHS}", value=False, rule=rule, source=SOURCE)
     compiles_model = values["compile.enable"] and "model" in values["compile.components"]
-    if values[_ASYNC] and not compiles_model:
+    if values[_ASYNC_TENSOR] and not compiles_model:
         rule = "needs --compile.enable, with model among --compile.components"
-        yield Stop(setting=f"--{_ASYNC}", value=True, rule=rule, source=COMPILE)
+        yield Stop(setting=f"--{_ASYNC_TENSOR}", value=True, rule=rule, source=COMPILE)
     if values[RECOMPUTE] == "memory-budget" and not compiles_model:
         rule = "needs --compile.enable, with model among --compile.components"
         setting = "activation-checkpoint:memory-budget"

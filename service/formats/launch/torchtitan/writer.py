@@ -33,9 +33,9 @@ TABLE = "torchtitan_0.3.0"
 RECOMPUTE = "activation_checkpoint"
 """The setting of recompute. It is written as a subcommand, `activation-checkpoint:full`, behind all
 flags."""
-_KEPT = 1024  # models, each with a config function
+_KEPT_MODELS = 1024  # models, each with a config function
 
-_ADAPTED = {"attention": ("wq", "wkv", "wo"), "mlp": ("w1", "w2", "w3")}
+_MATRICES_OF_TARGET = {"attention": ("wq", "wkv", "wo"), "mlp": ("w1", "w2", "w3")}
 """The names of the matrices of Llama that have adapters, by the word of requests."""
 _PRECISIONS = ("bf16", "fp32", "fp8", "mxfp8", "nvfp4")
 _CONVERTERS = {
@@ -163,7 +163,7 @@ def _config_function(job: Job) -> tuple[str, str] | None:
     return None
 
 
-@cached_by_identity(_KEPT)
+@cached_by_identity(_KEPT_MODELS)
 def _is_trained_by(architecture: Architecture, name: str) -> bool:
     """Returns True where a config function for the catalogue's model `name` trains this
     architecture. No function trains multi-token prediction."""
@@ -295,7 +295,7 @@ def _config_function_needs(job: Job) -> str:
 def _lora_converter(lora: Lora) -> str:
     """Returns the Python expression of the converter that adds LoRA adapters
     (components/lora.py)."""
-    names = [name for target in lora.targets for name in _ADAPTED.get(target, ())]
+    names = [name for target in lora.targets for name in _MATRICES_OF_TARGET.get(target, ())]
     return f"LoRAConverter.Config(rank={lora.rank}, alpha={2 * lora.rank}, target_modules={names})"
 
 

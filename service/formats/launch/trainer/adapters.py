@@ -25,12 +25,12 @@ _WHOLE = (
 _GIVE = "give workload.lora, with the targets and modules to count"
 _WITHOUT_WHOLE = "leave these out to judge the rest, or judge full fine-tuning"
 _ALL = "all-linear"
-_ATTENTION: tuple[Module, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
-_NETWORK: tuple[Module, ...] = ("gate_proj", "up_proj", "down_proj")
-_NAMES: Mapping[str, tuple[Module, ...]] = {
-    **{name: (name,) for name in (*_ATTENTION, *_NETWORK)},
+_ATTENTION_MATRICES: tuple[Module, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+_MLP_MATRICES: tuple[Module, ...] = ("gate_proj", "up_proj", "down_proj")
+_MATRICES: Mapping[str, tuple[Module, ...]] = {
+    **{name: (name,) for name in (*_ATTENTION_MATRICES, *_MLP_MATRICES)},
     # One matrix for queries, keys and values, without the output.
-    **dict.fromkeys(("qkv_proj", "c_attn", "query_key_value", "Wqkv"), _ATTENTION[:3]),
+    **dict.fromkeys(("qkv_proj", "c_attn", "query_key_value", "Wqkv"), _ATTENTION_MATRICES[:3]),
     "gate_up_proj": ("gate_proj", "up_proj"),
     "fc1": ("up_proj",),
     "fc2": ("down_proj",),
@@ -99,19 +99,19 @@ def _targets_and_modules(settings: Settings, assumed: list[str]) -> dict[str, li
     names = _module_names(settings.given.get(name))
     if not names:
         assumed.append(f"{name} is not given, and PEFT picks them by model: all are counted")
-    matrices = {matrix for module in names for matrix in _NAMES.get(module, ())}
+    matrices = {matrix for module in names for matrix in _MATRICES.get(module, ())}
     _add_reservation_for_others(settings, name, sorted(matrices))
     expert_parameters = _module_names(settings.given.get("lora_target_parameters")) & _IN_EXPERTS
-    in_attention = bool(matrices & {*_ATTENTION})
-    in_mlp = bool(matrices & {*_NETWORK})
+    in_attention = bool(matrices & {*_ATTENTION_MATRICES})
+    in_mlp = bool(matrices & {*_MLP_MATRICES})
     in_experts = in_mlp or bool(expert_parameters)
     has_adapters = {"attention": in_attention, "mlp": in_mlp, "experts": in_experts}
     # Where no name is known, all groups count.
     targets = [group for group, is_in in has_adapters.items() if is_in] or [*has_adapters]
     if in_experts and not in_mlp:  # lora_target_parameters adapts experts as a whole
-        matrices |= {*_NETWORK}
+        matrices |= {*_MLP_MATRICES}
     in_groups: list[str] = []  # all matrices of the groups that have adapters at all
-    for group in (_ATTENTION, _NETWORK):
+    for group in (_ATTENTION_MATRICES, _MLP_MATRICES):
         if matrices & {*group}:
             in_groups += group
     if matrices.issuperset(in_groups):
@@ -125,7 +125,9 @@ def _add_reservation_for_others(settings: Settings, name: str, matrices: list[st
     value = settings.given.get(name)
     words = re.split(r"[,\s\"']+", str(value or "").strip("[]\"' "))
     modules = [str(word) for word in (value if isinstance(value, list) else words) if word]
-    unknown = [word for word in modules if word != _ALL and word.rpartition(".")[2] not in _NAMES]
+    unknown = [
+        word for word in modules if word != _ALL and word.rpartition(".")[2] not in _MATRICES
+    ]
     others = [word for word in unknown if _NAME.fullmatch(word)]
     if others:
         reason = f"adapters of {', '.join(others[:4])} are not described"

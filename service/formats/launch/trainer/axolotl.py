@@ -38,7 +38,7 @@ _WITHOUT_FSDP1 = 20
 _WITH_ULYSSES = 20
 """The minor release from which Ulysses is taken before a ring."""
 _OBJECTIVES = {"reward_model": "reward", "process_reward_model": "process_reward"}
-_REMOVED = (
+_FSDP1_REMOVED = (
     "FSDP1 was removed in 0.20: shard with fsdp_config and fsdp_version 2, or name an earlier"
     " release as launch.version"
 )
@@ -283,14 +283,14 @@ def _stop_at_fsdp1(settings: Settings) -> None:
     """Notes a stop for each setting of FSDP1, which this release refuses (validation.py,
     check_fsdp_version)."""
     if settings.given.get("fsdp"):
-        _note_stop(settings, "fsdp", _REMOVED)
+        _note_stop(settings, "fsdp", _FSDP1_REMOVED)
     for name in _VERSIONS:
         if name in settings.given and str(settings.given[name]) != "2":
-            _note_stop(settings, name, f"must be 2: {_REMOVED}")
+            _note_stop(settings, name, f"must be 2: {_FSDP1_REMOVED}")
     for key in ("sharding_strategy", "forward_prefetch"):
         for name in (f"fsdp_config.{key}", f"fsdp_config.fsdp_{key}"):
             if name in settings.given:
-                _note_stop(settings, name, f"is of FSDP1 alone: {_REMOVED}")
+                _note_stop(settings, name, f"is of FSDP1 alone: {_FSDP1_REMOVED}")
                 settings.given.pop(name)
 
 

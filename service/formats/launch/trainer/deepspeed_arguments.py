@@ -18,7 +18,7 @@ from service.formats.settings.stop import Stop, Stops
 from service.formats.shell.files import LaunchFiles
 
 _AUTO = "auto"
-_PLUGIN = {
+_SETTING_OF_PLUGIN = {
     "zero_stage": "zero_optimization.stage",
     "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
     "offload_param_device": "zero_optimization.offload_param.device",
@@ -76,7 +76,7 @@ def _document_of_plugin(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the DeepSpeed document that accelerate makes of deepspeed_config, by default with
     ZeRO 2: {"zero_optimization.stage": 2, …}."""
     document: dict[str, Any] = {"zero_optimization.stage": _USUAL_STAGE}
-    for name, setting in _PLUGIN.items():
+    for name, setting in _SETTING_OF_PLUGIN.items():
         value = arguments.get(f"deepspeed_config.{name}")
         if value is not None:
             document[setting] = value

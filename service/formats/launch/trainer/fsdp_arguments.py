@@ -13,7 +13,7 @@ from service.formats.shell.faults import invalid_launch
 from service.formats.shell.files import LaunchFiles
 
 _STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
-_OFF: tuple[Any, ...] = (None, False, "", "false", "False", [])
+_OFF_VALUES: tuple[Any, ...] = (None, False, "", "false", "False", [])
 _USUAL_VERSION = 2
 _VERSION = "fsdp_config.fsdp_version"
 
@@ -26,7 +26,7 @@ def with_fsdp(
     and fsdp_config.fsdp_offload_params."""
     options = arguments.pop("fsdp", None)
     file = arguments.pop("fsdp_config", None)
-    if options in _OFF:
+    if options in _OFF_VALUES:
         return arguments
     if isinstance(file, str):
         sent = sent_settings(file, f"fsdp_config {file}", files, reservations)

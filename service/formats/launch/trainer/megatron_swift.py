@@ -27,7 +27,7 @@ from service.formats.settings.settings import Settings
 
 _TABLE = "megatron_swift"
 _MODEL_NAMES = ("model", "model_id_or_path")
-_OFF = (False, "false", "False", None)
+_OFF_VALUES = (False, "false", "False", None)
 
 
 def read_megatron(launched: Launched, version: str | None, changes: Changes) -> LaunchReading:
@@ -89,7 +89,7 @@ def _words(settings: Mapping[str, Any]) -> list[str]:
     for name, value in settings.items():
         flag = flag_of_argument()[name]
         if not takes_value(flag):
-            words += [] if value in _OFF else [flag]
+            words += [] if value in _OFF_VALUES else [flag]
         elif value is not None:
             values = value if isinstance(value, list) else [value]
             words += [flag, *map(str, values)]

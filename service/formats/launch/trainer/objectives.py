@@ -17,7 +17,7 @@ from service.formats.launch.trainer.trainer_settings import OBJECTIVE, REFERENCE
 from service.formats.settings.settings import Settings
 
 _PRECOMPUTED = "precompute_ref_log_probs"
-_GENERATING = "answers are generated in every step, and the time of that is not described"
+_GENERATES = "answers are generated in every step, and the time of that is not described"
 _SUPERVISED = "ask about supervised training, which this job takes at least"
 _SIGNS = ("num_generations", "use_vllm", "reward_funcs", "generation_batch_size",
     "teacher_model_name_or_path", "use_teacher_server")  # fmt: skip
@@ -73,10 +73,10 @@ def read_objective(settings: Settings) -> Objective:
         # Only training with generated answers, or with a teacher, has such a setting.
         sign = next((sign for sign in _SIGNS if settings.given.get(sign) not in _OFF), None)
         if sign is not None:
-            settings.add_reservation(sign, _GENERATING, _SUPERVISED)
+            settings.add_reservation(sign, _GENERATES, _SUPERVISED)
         return SUPERVISED
     if name not in _OBJECTIVES:
-        settings.add_reservation(OBJECTIVE, _GENERATING, _SUPERVISED)
+        settings.add_reservation(OBJECTIVE, _GENERATES, _SUPERVISED)
         return SUPERVISED
     return _OBJECTIVES[name]
 

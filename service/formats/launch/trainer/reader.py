@@ -52,7 +52,7 @@ from service.formats.shell.files import NO_FILES, LaunchFiles
 _ACCELERATE = accelerate_writer.NAME
 _DEEPSPEED = deepspeed_writer.NAME
 _MODEL_NAMES = ("model_name_or_path", "model_id")
-_TRAINER = (*_MODEL_NAMES, "per_device_train_batch_size", "distributed_type")
+_TRAINER_ARGUMENTS = (*_MODEL_NAMES, "per_device_train_batch_size", "distributed_type")
 """Settings of which any one shows that the Trainer runs."""
 
 
@@ -158,7 +158,7 @@ class _Reader:
         """Returns True, and adds a reservation, where a script runs under DeepSpeed and
         nothing says which document it takes. The Trainer takes none unless an argument names it."""
         is_for_deepspeed = _DEEPSPEED in (self.default_dialect, self.launched.launcher_name)
-        has_trainer = bool(arguments.keys() & {*_TRAINER})
+        has_trainer = bool(arguments.keys() & {*_TRAINER_ARGUMENTS})
         lacks = self.launched.is_command and is_for_deepspeed and not has_trainer
         if lacks:
             reason = "the document that says how DeepSpeed shards is not named"
@@ -409,7 +409,7 @@ def _put_data_parallel_degree(layout: dict[str, Any], num_ranks: int | None) -> 
     layout[axis] = num_ranks // model_parallel
 
 
-_ORIGINS = {
+_FIELD_OF_SETTING = {
     "max_length": "workload.seq_len",
     "per_device_train_batch_size": "layout.micro_batch",
     "gradient_accumulation_steps": "num_micro_batches",
@@ -423,7 +423,7 @@ def _defaults_of_tool(trainer: TrainerSettings, launched: Launched) -> dict[str,
     of the request. Settings that the launch gives have none."""
     return {
         field: f"the default of {trainer.name_in_tool(name)} in {trainer.framework}"
-        for name, field in _ORIGINS.items()
+        for name, field in _FIELD_OF_SETTING.items()
         if name in trainer.settings and trainer.name_in_tool(name) not in launched.settings
     }
 

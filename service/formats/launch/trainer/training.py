@@ -18,7 +18,7 @@ from service.formats.settings.settings import Settings
 from service.formats.shell.faults import invalid_launch
 
 _RANK = re.compile(r"\brank=(\d{1,6})\b", re.ASCII)
-_HALVES = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
+_HALF_PRECISIONS = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
 _SEQUENCE_LENGTHS = (
     "block_size", "cutoff_len", "seq_length", "model_max_length", "max_seq_length", "max_length",
 )  # fmt: skip
@@ -129,12 +129,12 @@ def _read_model_format(settings: Settings, workload: dict[str, Any], *, has_own_
     dtype = settings.text("dtype") or settings.text("torch_dtype")
     if dtype in (None, "auto", "float32", "fp32", "none"):
         return
-    if dtype not in _HALVES:
+    if dtype not in _HALF_PRECISIONS:
         rule = "must be auto, float32, bfloat16 or float16"
         raise invalid_launch(shown("dtype", dtype), rule)
     # Without mixed precision the model computes in the format that it is loaded in.
     is_mixed = workload["precision"] != "fp32"
     if not is_mixed:
-        workload["precision"] = _HALVES[str(dtype)]
+        workload["precision"] = _HALF_PRECISIONS[str(dtype)]
     if not (is_mixed and has_own_copy):
         workload["master_weights"] = False

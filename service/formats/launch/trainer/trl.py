@@ -18,8 +18,8 @@ from service.formats.settings.reservation import Reservation
 from service.formats.shell.files import LaunchFiles
 
 _LOSS = "loss_type"
-_CHUNKED = "chunked_nll"
-_ORIGINS = {
+_CHUNKED_LOSS = "chunked_nll"
+_FIELD_OF_SETTING = {
     "max_length": "workload.seq_len",
     "per_device_train_batch_size": "layout.micro_batch",
     "bf16": "workload.precision",
@@ -40,8 +40,8 @@ def fill_in_defaults(
         if name in arguments or (name == "bf16" and sets_format):
             continue
         arguments[name] = value
-        if name in _ORIGINS:
-            default_origins[_ORIGINS[name]] = f"the default of {name} in TRL"
+        if name in _FIELD_OF_SETTING:
+            default_origins[_FIELD_OF_SETTING[name]] = f"the default of {name} in TRL"
     objective = str(arguments.get(OBJECTIVE) or "sft")
     if objective != "sft":
         loss = arguments.pop(_LOSS, None)  # a loss of preferences; only this one changes forwards
@@ -49,7 +49,7 @@ def fill_in_defaults(
             arguments[OBJECTIVE] = loss
     since = _WITHOUT_LOGITS.get(objective)
     if since is not None and arguments.get(_LOSS) in (None, "nll"):
-        arguments[_LOSS] = _CHUNKED
+        arguments[_LOSS] = _CHUNKED_LOSS
         assumed.append(
             f"the loss makes logits of some tokens at a time, as that of TRL does from {since} on:"
             ' give stack {"loss": "pytorch"} for an earlier one, which makes all'
