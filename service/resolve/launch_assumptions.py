@@ -67,18 +67,18 @@ def batch_values(
         owner = " of TrainingArguments" if reading.format == "accelerate" else ""
         accumulation = global_batch // (ranks * micro_batch)
         fact = f"layout.micro_batch is {micro_batch}"
-        if reading.micro_batches_setting is None:
+        if reading.accumulation_setting is None:
             yield f"{fact}: the launch does not say it; {setting}{owner} sets it"
         else:
             yield (
                 f"{fact}, with {accumulation} micro-batches a step {on_ranks}: the launch says"
-                f" neither; {setting} and {reading.micro_batches_setting}{owner} set them"
+                f" neither; {setting} and {reading.accumulation_setting}{owner} set them"
             )
     # The steps follow from the micro-batch of the launch and the batch of the request.
-    elif steps is None and not has_batch and reading.micro_batches_setting:
+    elif steps is None and not has_batch and reading.accumulation_setting:
         accumulation = global_batch // (ranks * micro_batch)
         yield (
-            f"{reading.micro_batches_setting} is {accumulation}: a global batch of {global_batch}"
+            f"{reading.accumulation_setting} is {accumulation}: a global batch of {global_batch}"
             f" in micro-batches of {micro_batch} {on_ranks}, as the launch does not say it"
         )
     # The launch says the steps: one of micro-batch and global batch follows from the other.

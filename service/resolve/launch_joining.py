@@ -215,7 +215,7 @@ class Joining:
             error = Invalid(f"{self.errors.field}.arguments", steps, rule)
             self.errors.stop_or_raise(
                 error,
-                self.reading.micro_batches_setting,
+                self.reading.accumulation_setting,
                 _BATCH,
                 rule,
                 cure=f"a global batch of {max(micro_batch, 1) * steps * ranks}",

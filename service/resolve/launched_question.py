@@ -20,10 +20,10 @@ from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, OwnNa
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.recognition import (
     Recognized,
+    job_without_training,
     other_format,
+    program_without_training,
     recognized,
-    starts_nothing_known,
-    starts_something_else,
     unread_framework,
 )
 from service.formats.settings.reservation import Reservation
@@ -205,14 +205,14 @@ def _recognized_format(launch: LaunchForm, field: str) -> Recognized:
         rule = f"starts {framework}, whose settings are not read: give {_AS_FIELDS}"
         raise Invalid(f"{field}.arguments", program, rule)
     if launch.settings is None:
-        other = starts_nothing_known(launch.text, launch.beside)
+        other = program_without_training(launch.text, launch.beside)
         if other is not None:
             raise NotATrainingJob(f"{field}.arguments", *other)
     if launch.format is not None:
         return Recognized(launch.format, "")
     format_ = recognized(launch.text, launch.beside)
     if format_ is None:
-        other = starts_something_else(launch.text, launch.beside)
+        other = job_without_training(launch.text, launch.beside)
         if other is not None:
             raise NotATrainingJob(f"{field}.arguments", *other)
         rule = f"is not told by what the launch starts: give one of {', '.join(FORMATS)}"

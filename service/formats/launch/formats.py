@@ -36,8 +36,8 @@ launch; or Python itself, one process."""
 
 
 class Read(Protocol):
-    """Reads a text, of a release of the framework, with some settings changed, and with the files
-    that were sent beside it."""
+    """Reads a launch text by the rules of a release (`version`), with some settings changed, and
+    with the files that were sent beside it."""
 
     def __call__(
         self,

@@ -199,8 +199,8 @@ class LaunchReading:
     num_micro_batches: int | None = None
     """The micro-batches of one data-parallel rank in a step (gradient accumulation), where they are
     stated. A global batch or a micro-batch that is not stated follows from them and the devices."""
-    micro_batches_setting: str | None = None
-    """The setting that states the number of micro-batches."""
+    accumulation_setting: str | None = None
+    """The setting that states num_micro_batches, such as gradient_accumulation_steps."""
     default_origins: Mapping[str, str] = field(default_factory=dict)
     """By field, such as workload.seq_len or num_micro_batches, words for where its value comes
     from, because the launch does not set it."""

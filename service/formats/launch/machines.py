@@ -34,6 +34,7 @@ class Machines:
         machine_chips = cluster.fabric.levels[0].size if cluster.fabric.levels else None
         machine_chips = machine_chips or domain
         domain_chips = min(machine_chips, domain)
+        # The machines of a torus, or of a rack that is one domain, are its trays.
         if cluster.is_torus or machine_chips > MOST_IN_MACHINE:
             machine_chips = _CHIPS_PER_TRAY
         if cluster.is_torus or domain_chips > MOST_IN_MACHINE:

@@ -145,7 +145,7 @@ def recognized(text: str, files: LaunchFiles) -> Recognized | None:
     return Recognized(likely, f"the names of its settings, of which {matches[likely]} are of it")
 
 
-def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | None:
+def program_without_training(text: str, files: LaunchFiles) -> tuple[str, str] | None:
     """Returns the program of a command that does not seem to train anything, and the reason;
     None where it may be a launch. A shell script without arguments says nothing unless its text
     was sent."""
@@ -174,7 +174,7 @@ def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | Non
     return None if may_train else (program, _TRAINS_NOTHING)
 
 
-def starts_something_else(text: str, files: LaunchFiles) -> tuple[str, str] | None:
+def job_without_training(text: str, files: LaunchFiles) -> tuple[str, str] | None:
     """Returns the command of a job script that starts no known training program, and the reason
     why it is not taken for a launch. Returns None where it may be one, and for bare arguments,
     which name no program."""

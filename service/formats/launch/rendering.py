@@ -289,6 +289,7 @@ def _placeholder_arguments(
     """Yields the arguments that the caller fills in, as shell words; an empty variable leaves its
     argument out. With `are_options` they are options of the program itself, otherwise settings."""
     for name, variable in variables.items():
+        # Options stand in front of the settings, and a document has its placeholders in itself.
         if (name in format_.options) != are_options or format_.words is None:
             continue
         token = {name: _TOKEN_OF.format(variable)}

@@ -112,11 +112,11 @@ def _split_over_slices(layout: Layout, cluster: Cluster) -> Degrees:
     if math.prod(inside for inside, _ in split.values()) != size:
         cure = f"ask with axes that fill slices of {size} devices"
         raise Inexpressible("layout.placement", list(layout.placement), cure)
-    _require_order(layout, cluster, split)
+    _require_axis_order(layout, cluster, split)
     return split
 
 
-def _require_order(layout: Layout, cluster: Cluster, split: Degrees) -> None:
+def _require_axis_order(layout: Layout, cluster: Cluster, split: Degrees) -> None:
     """Raises Inexpressible where slices are joined by several levels of links and MaxText would
     place the axes on these levels in another order. `split` has the degrees within and across
     slices."""
@@ -168,8 +168,8 @@ def splits_physical_axes(mesh: Mesh, cluster: Cluster) -> bool:
 
 
 def _dims_with_product(dims: Sequence[int], degree: int) -> tuple[int, ...] | None:
-    """Returns the indices of dims whose product is `degree`, preferring more dims; None where no
-    dims multiply to it."""
+    """Returns the indices of the dims of a torus that JAX gives to an axis: as many as can be
+    whose product is its degree. None where no dims multiply to it."""
     for count in range(len(dims), 0, -1):
         for indices in combinations(range(len(dims)), count):
             if math.prod(dims[index] for index in indices) == degree:

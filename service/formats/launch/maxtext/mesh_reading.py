@@ -102,7 +102,7 @@ class MeshReader:
             if math.prod(inside_and_across):
                 layout[axis] = math.prod(inside_and_across)
         split |= {axis: degrees[axis] for axis in ("pp", "cp", "tp")}
-        if all(map(math.prod, split.values())):
+        if all(map(math.prod, split.values())):  # no degree is unknown
             placement, is_exact = placement_of(split)
             layout["placement"] = placement
             if not is_exact:
@@ -135,6 +135,7 @@ class MeshReader:
             split = {"dp_shard": (inside, across), "dp_replicate": data}
             if total["fsdp"] != 1 or total["expert"] != 1 or total["data"] == 1:
                 return 3, split
+            # No ZeRO stage shards over context alone, beside replicas.
             self.settings.add_text_reservation(
                 "context parallelism beside data parallelism",
                 "weights are sharded over context, and read as whole",

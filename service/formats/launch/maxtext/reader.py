@@ -74,7 +74,7 @@ def read(
 
 
 class _Reader:
-    """Works out what the settings of one launch mean."""
+    """Turns the settings of one launch into a LaunchReading."""
 
     def __init__(self, sources: SettingSources) -> None:
         self.settings = sources.settings

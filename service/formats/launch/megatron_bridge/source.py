@@ -47,7 +47,7 @@ _PEFT_OPTIONS = ("peft_scheme", "peft", "peft._target_")
 
 @dataclass(slots=True)
 class Overrides:
-    """The settings of a text."""
+    """The settings of a launch of Megatron-Bridge or NeMo, with what is said beside them."""
 
     settings: Settings
     """By dotted field."""

@@ -115,6 +115,7 @@ def read_split(
         if settings[name] is not None and settings[name] < least:
             rule = f"must be at least {least}"
             raise Stopped(f"--{name}", settings[name], rule, f"--{name} {least}")
+    # The embedding counts as `first` layers and the head as `last`.
     first = settings[FIRST]
     last = settings[LAST]
     chunks = pp * default_chunks

@@ -77,7 +77,7 @@ def read(
 
 
 class _Reader:
-    """Works out what the settings of one launch mean. Their names are those of 0.3.0."""
+    """Turns the settings of one launch, by their names in 0.3.0, into a LaunchReading."""
 
     def __init__(self, launched: LaunchedSettings, version: str | None) -> None:
         self.settings = launched.settings

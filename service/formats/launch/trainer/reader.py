@@ -37,7 +37,7 @@ from service.formats.launch.trainer.objectives import count_in_sequences, read_o
 from service.formats.launch.trainer.trainer_settings import OBJECTIVE, TrainerSettings
 from service.formats.launch.trainer.training import (
     accumulation_steps,
-    checkpoints,
+    checkpoints_activations,
     read_workload,
 )
 from service.formats.launch.trainer.trl import fill_in_defaults, preset_of
@@ -75,7 +75,7 @@ def read(
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads one launch, part by part."""
+    """Turns the settings of one launch into a LaunchReading."""
 
     launched: Launched
     version: str | None
@@ -212,7 +212,7 @@ class _Reader:
                 num_devices=num_ranks or num_devices(layout),
                 devices_setting=devices_setting,
                 num_micro_batches=parts.accumulation_steps,
-                micro_batches_setting="gradient_accumulation_steps",
+                accumulation_setting="gradient_accumulation_steps",
                 settings=document,
             ),
             [settings.unread(), trainer_settings.unread()],
@@ -230,7 +230,7 @@ class _Reader:
             trainer_settings, self.assumed, default_origins={}, has_own_copy=True
         )
         workload = workload_of_trainer | workload
-        layout["recompute"] = "full" if checkpoints(trainer_settings) else "none"
+        layout["recompute"] = "full" if checkpoints_activations(trainer_settings) else "none"
         layout["offload_activations"] = trainer_settings.boolean("activation_offloading")
         objective = read_objective(trainer_settings)
         self.counting_notes |= count_in_sequences(objective, layout, workload)
@@ -276,7 +276,7 @@ class _Reader:
                 layout=layout,
                 num_devices=num_ranks,
                 num_micro_batches=steps,
-                micro_batches_setting="gradient_accumulation_steps",
+                accumulation_setting="gradient_accumulation_steps",
                 settings=arguments,
             ),
             [settings.unread()],
@@ -287,7 +287,7 @@ class _Reader:
         """Returns the name of the stack, "fsdp" or "megatron", that the distributed_type
         selects, and the fields of the layout. Raises Invalid for an unknown type."""
         kind = str(settings.text("distributed_type") or "no").upper()
-        recompute = "full" if checkpoints(settings) else "none"
+        recompute = "full" if checkpoints_activations(settings) else "none"
         if kind == "FSDP":
             if settings.boolean("fsdp_config.fsdp_activation_checkpointing"):
                 recompute = "full"

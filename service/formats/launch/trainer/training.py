@@ -53,7 +53,7 @@ def read_workload(
     return workload
 
 
-def checkpoints(settings: Settings) -> bool:
+def checkpoints_activations(settings: Settings) -> bool:
     """Returns True where activation checkpointing recomputes every layer in backward."""
     of_trainer = settings.boolean("gradient_checkpointing")
     return settings.boolean("activation_checkpointing") or of_trainer
