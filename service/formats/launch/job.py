@@ -73,7 +73,7 @@ class Job:
             return Machines(
                 nodes=len(self.nodes),
                 devices_per_node=devices // len(self.nodes),
-                segment=1,
+                segment=1,  # the names place the job, and not a Slurm segment
                 names=self.nodes,
             )
         return Machines.of(self.problem.cluster)
@@ -168,6 +168,7 @@ class OwnName:
 
     def value(self, value: Any) -> Any:
         """Returns a value as the tool writes it."""
+        # JSON makes a key of any value, also of a list.
         return self.values.get(json.dumps(value, default=str), value)
 
 

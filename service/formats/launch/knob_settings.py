@@ -41,6 +41,5 @@ def alternatives_in_settings(format_: str, knob: str, values: Sequence[Any]) -> 
     if knob in ("sequence_parallel", "offload_optimizer") and len(values) == 1:
         if format_ == "megatron":
             return setting if values[0] else f"without {setting}"
-        # The other formats offload by several settings at once.
         return f"{setting} {str(values[0]).lower()}" if knob == "sequence_parallel" else None
     return None

@@ -326,7 +326,8 @@ def _program_words(format_: LaunchFormat, configuration: LaunchConfiguration) ->
 
 
 def _is_script_named(format_: LaunchFormat, configuration: LaunchConfiguration) -> bool:
-    """Returns True where the caller names the training program."""
+    """Returns True where the caller names the training program: the job needs a script of its own,
+    or the format has no program."""
     return bool(configuration.script) or not format_.program
 
 

@@ -192,6 +192,7 @@ def _training_arguments(job: Job) -> dict[str, Any]:
     if job.problem.stack.id == "trl":
         # TRL turns both on unless told otherwise (trl 1.16.0, trainer/base_config.py).
         arguments |= {"gradient_checkpointing": False, "bf16": _mixed_precision(job) == "bf16"}
+    # FSDP checkpoints activations itself (fsdp_activation_checkpointing).
     if layout.recompute == "full" and not layout.zero_stage:
         arguments["gradient_checkpointing"] = True
     if workload.optimizer in OPTIMIZERS:

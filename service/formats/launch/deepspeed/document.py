@@ -222,7 +222,7 @@ def _recompute(settings: Settings, pp: int, tp: int, *, has_trainer: bool) -> di
         settings.add_reservation(interval_name, reason, "judge it with 1")
     checkpoints = interval > 0 and pp > 1
     offloads = settings.boolean(f"{block}.cpu_checkpointing") and not has_trainer
-    if not has_trainer:
+    if not has_trainer:  # the block alone means that activations are checkpointed
         checkpoints |= block in settings
         if tp > 1 and settings.boolean(partitions):
             reason = "checkpoints cut over tensor parallelism are not described"

@@ -123,6 +123,7 @@ def _precision(job: Job) -> dict[str, Any]:
     if not workload.master_weights:
         settings["bf16.bf16_master_weights_and_grads"] = True
         settings["bf16.bf16_optimizer_states"] = True
+    # By default gradients are sent in the format of the parameters.
     if job.problem.gradient_bytes == 4:
         settings["communication_data_type"] = "fp32"
     return settings

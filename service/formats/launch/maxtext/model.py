@@ -49,14 +49,14 @@ _SIZES = (
 def model_settings(architecture: Architecture, table: FieldTable) -> dict[str, Any]:
     """Returns the settings that make a model: the name of MaxText's file for it, or its sizes.
     Returns none where MaxText has neither a file for it nor such layers."""
-    name = _name_of(architecture, table.facts["models"])
+    name = _name_of_file(architecture, table.facts["models"])
     settings: dict[str, Any] = {"model_name": name} if name else _size_settings(architecture)
     if settings and architecture.mtp_layers:
         settings["mtp_num_layers"] = architecture.mtp_layers
     return settings
 
 
-def _name_of(architecture: Architecture, models: Mapping[str, str]) -> str | None:
+def _name_of_file(architecture: Architecture, models: Mapping[str, str]) -> str | None:
     """Returns the name of MaxText's file for this model, whatever its number of multi-token
     prediction modules; None where it has no file. `models` maps its names to those of the
     catalogue."""

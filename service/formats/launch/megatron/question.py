@@ -166,7 +166,7 @@ def _load_balancing(args: Arguments) -> str:
 def _pattern_of_length(text: str, layers: int) -> str:
     """Returns a layer pattern of this length in place of one that Megatron refuses:
     "([0]*3+[1]*58)" for 61 layers and "([0]*3+[1]*40)". It cuts the pattern, or repeats its last
-    entry. Returns "1", which is every layer, for a text that is no pattern."""
+    entry. Returns "1", a period of one layer, for a text that is no pattern."""
     is_on_by_layer = layer_switches(text.replace(" ", ""), _MOST_SWITCHES)[:layers]
     is_on_by_layer += is_on_by_layer[-1:] * (layers - len(is_on_by_layer))
     runs = [f"[{int(is_on)}]*{len(list(run))}" for is_on, run in groupby(is_on_by_layer)]

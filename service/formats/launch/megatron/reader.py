@@ -71,6 +71,7 @@ def read(
         corrected = {**changes, misspelt.meant: misspelt.value}
         return read(text, version, changes=corrected, files=files)
     given = source.settings.given
+    # A switch that is off counts as a flag that is not set.
     return replace(
         reading,
         default_origins=_default_origins(reading, source.values),
@@ -87,7 +88,7 @@ def _default_origins(reading: LaunchReading, values: Mapping[str, str]) -> dict[
         origins["num_micro_batches"] = "what Megatron-LM takes without --global-batch-size"
     sizes = {values.get(name, "None") for name in ("vocab_size", "padded_vocab_size")}
     size = vocabulary_of_tokenizer(values)
-    if size is not None and sizes == {"None"}:
+    if size is not None and sizes == {"None"}:  # the launch gives neither size
         tokenizer = values["tokenizer_model"]
         origins["model.vocab_size"] = f"the {size} entries of {tokenizer}, padded as Megatron does"
     return origins
@@ -101,7 +102,7 @@ def _switch_arguments(args: Arguments, source: Source) -> dict[str, Any]:
         value = args.text(argument_of(name))
         if takes_value(name):
             arguments[name] = value
-        # The flag changes what Megatron does by default.
+        # A flag such as --no-rope-fusion is on where its argument is False.
         elif value == str(not switches_off(name)):
             arguments[_FLAG_OF_SAME_SWITCH.get(name, name)] = True
     return arguments

@@ -175,6 +175,7 @@ def _words_of(values: Mapping[str, Any]) -> Iterable[str]:
                 yield "True"
         elif value not in (False, None):
             yield flag
+            # A text such as "1 2" has several values.
             yield from map(str, value) if isinstance(value, list) else str(value).split()
 
 

@@ -43,7 +43,7 @@ _RECIPE = "quantize.linear.float8.recipe_name"
 _GATHERS = "quantize.linear.float8.enable_fsdp_float8_all_gather"
 
 
-def is_earlier(name: str) -> bool:
+def is_of_earlier_release(name: str) -> bool:
     """Returns True for a setting that only releases before 0.3.0 have."""
     facts = field_table(TABLE).facts["earlier"]
     return name in facts["renamed"] or name in facts["read"] or name.startswith("job.")
@@ -59,7 +59,7 @@ def words_of_today(name: str, value: Any) -> str:
 
 
 def name_in(name: str, release: str | None) -> str:
-    """Returns the name that a release has for a setting of 0.3.0."""
+    """Returns the name that a release has for a setting of 0.3.0, the release that is written."""
     if release is None or known_release("torchtitan", release) == WRITTEN:
         return name
     return str(field_table(TABLE).facts["earlier"]["named"].get(name, name))

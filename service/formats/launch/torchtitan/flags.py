@@ -15,7 +15,7 @@ from typing import Any
 from service.formats.launch.documents import read_toml
 from service.formats.launch.torchtitan.earlier_releases import (
     EarlierSettings,
-    is_earlier,
+    is_of_earlier_release,
     words_of_today,
 )
 from service.formats.launch.torchtitan.writer import RECOMPUTE, RELEASE, TABLE
@@ -99,7 +99,7 @@ class _CommandReader:
         for branch in self.command.in_branches:  # assignments that may or may not have run
             self.settings.note(Reservation.of_branch(branch))
         launched = LaunchedSettings(self.settings, num_ranks=_num_ranks(self.command))
-        earlier_flags = [*filter(is_earlier, self.unknown)]
+        earlier_flags = [*filter(is_of_earlier_release, self.unknown)]
         if earlier_flags and (mark := self._mark_of_release()):
             launched.stops = self._refuse_earlier(earlier_flags, mark)
         elif earlier_flags:

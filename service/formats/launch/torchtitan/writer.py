@@ -130,8 +130,9 @@ def _require_expressible(job: Job) -> None:
 def _is_own_selective(job: Job) -> bool:
     """Returns True where the layout recomputes the modules that torchtitan's selective policy
     does, as far as the model has them."""
+    # The stack that the flags launch has the policy of torchtitan itself.
     launched = as_launched(job.problem, job.layout, shipped_profile().software_year)
-    of_policy = launched.selective[0]  # torchtitan's own choice (Stack.selective)
+    of_policy = launched.selective[0]
     given = job.layout.recompute_modules or of_policy
     has_module = job.problem.has_module
     return set(filter(has_module, given)) == set(filter(has_module, of_policy))

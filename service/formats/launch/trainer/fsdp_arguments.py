@@ -46,7 +46,7 @@ def _put_option(settings: dict[str, Any], option: str) -> None:
         settings.setdefault("fsdp_config.fsdp_offload_params", True)
     elif option in _STRATEGIES and str(settings[_VERSION]) == "1":
         settings.setdefault("fsdp_config.fsdp_sharding_strategy", option)
-    elif option in _STRATEGIES:
+    elif option in _STRATEGIES:  # FSDP2 has resharding in place of strategies
         settings.setdefault("fsdp_config.fsdp_reshard_after_forward", option != "shard_grad_op")
     elif option not in ("auto_wrap", "true", "True"):
         rule = f"must be some of {', '.join(_STRATEGIES)}, offload and auto_wrap"

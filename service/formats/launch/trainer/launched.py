@@ -123,10 +123,10 @@ def _dialect_of(settings: Mapping[str, Any], default_dialect: str = "transformer
     """Returns the tool that a document is for, by settings that only this tool has;
     `default_dialect` where none tell."""
     names = settings.keys()
-    heads = {name.partition(".")[0] for name in names}
+    roots = {name.partition(".")[0] for name in names}  # "fsdp_config" of fsdp_config.x
     if "base_model" in names:
         return "axolotl"
-    if "model" in names and heads & {"dist_config", "model_class", "peft_config", "kernel_config"}:
+    if "model" in names and roots & {"dist_config", "model_class", "peft_config", "kernel_config"}:
         return "llama_factory_v1"
     if any(name in names for name in _FACTORY_MARKS):
         return "llama_factory"
@@ -134,9 +134,9 @@ def _dialect_of(settings: Mapping[str, Any], default_dialect: str = "transformer
         return "axolotl"
     if "model" in names and {"tuner_type", "train_type", "dataset"} & names:
         return "ms_swift"
-    if heads & {"distributed_type", "fsdp_config", "mixed_precision", *_TRAINER_MARKS}:
+    if roots & {"distributed_type", "fsdp_config", "mixed_precision", *_TRAINER_MARKS}:
         return "transformers"
-    return "deepspeed" if heads & {*_DEEPSPEED_MARKS} else default_dialect
+    return "deepspeed" if roots & {*_DEEPSPEED_MARKS} else default_dialect
 
 
 def _launched_by(command: Started, files: LaunchFiles) -> Launched:

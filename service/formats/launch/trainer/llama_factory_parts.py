@@ -6,7 +6,7 @@ from __future__ import annotations
 from models.spec import catalogue
 from models.spec.architecture import MAX_LAYERS
 from service.formats.launch.trainer.models import named_model
-from service.formats.launch.trainer.trained_parts import TrainedParts, last_layers, parts_of_modules
+from service.formats.launch.trainer.trained_parts import TrainedParts, end_layers, parts_of_modules
 from service.formats.launch.trainer.trainer_settings import TRAINED, TrainerSettings
 from service.formats.settings.settings import Settings
 
@@ -22,7 +22,7 @@ def put_trained_layers(trainer: TrainerSettings, settings: Settings, prefix: str
     if parts.unknown:
         reason = "these modules, which are trained too, are neither the embedding nor the head"
         settings.add_reservation(extra, reason, "leave them out to judge the rest")
-    parts.layers = set(last_layers(count))
+    parts.layers = set(end_layers(count))
     if settings.given.get("use_llama_pro") and not _spread_layers(settings, parts, count):
         return
     if _names_in(settings.value(modules)) not in ([], ["all"]):

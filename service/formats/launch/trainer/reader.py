@@ -132,7 +132,7 @@ class _Reader:
             arguments.setdefault(OBJECTIVE, self.launched.objective)
         if self.launched.dialect == "trl":  # TRL's configs override defaults of the Trainer
             fill_in_defaults(arguments, self.default_origins, self.assumed)
-        # accelerate's own default, set here because a given backend decides who shards sequences.
+        # accelerate's default is set, since the stack's context parallelism is read from the backend.
         if "parallelism_config.parallelism_config_sp_size" in arguments:
             backend = "parallelism_config.parallelism_config_sp_backend"
             arguments.setdefault(backend, "deepspeed")
@@ -358,6 +358,7 @@ class _Reader:
         implies, such as 4 for unsloth/llama-3-8b-bnb-4bit. Only adapters have frozen weights.
         `setting` is what the notes call it."""
         lora = workload.get("lora")
+        # Settings that quantize further than the checkpoint's name says override it.
         if not model.bits or lora is None or lora["base_bits"] <= model.bits:
             return workload
         if model.bits not in get_args(BaseBits):

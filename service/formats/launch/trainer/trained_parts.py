@@ -117,7 +117,7 @@ def _add_layers(parts: TrainedParts, layer: re.Match[str]) -> None:
     parts.is_in_part |= bool(layer["rest"].strip(".*+$\\"))
 
 
-def last_layers(count: int) -> list[int]:
+def end_layers(count: int) -> list[int]:
     """Returns the indices of the last `count` layers, [-2, -1] for 2; of the first, [0, 1], for
     -2."""
     return [*range(-count, 0)] if count > 0 else [*range(-count)]

@@ -10,7 +10,7 @@ import yaml
 
 from service.formats.launch.job import LaunchReading
 from service.formats.launch.trainer.reader import read
-from service.formats.launch.trainer.trained_parts import last_layers, parts_matching
+from service.formats.launch.trainer.trained_parts import end_layers, parts_matching
 from service.formats.shell.files import LaunchFiles
 
 AXOLOTL: dict[str, Any] = {"base_model": "Qwen/Qwen3-8B", "micro_batch_size": 1}
@@ -131,4 +131,4 @@ def test_modules_that_are_no_ends_are_reserved() -> None:
 
 
 def test_a_number_of_layers_counts_from_the_end_or_from_the_front() -> None:
-    assert (last_layers(2), last_layers(-2), last_layers(0)) == ([-2, -1], [0, 1], [])
+    assert (end_layers(2), end_layers(-2), end_layers(0)) == ([-2, -1], [0, 1], [])
