@@ -132,7 +132,7 @@ class _Reader:
             arguments.setdefault(OBJECTIVE, self.launched.objective)
         if self.launched.dialect == "trl":  # TRL's configs override defaults of the Trainer
             fill_in_defaults(arguments, self.default_origins, self.assumed)
-        # accelerate's default is set, since the stack's context parallelism is read from the backend.
+        # accelerate's default is set: how context is split is read from the given backend.
         if "parallelism_config.parallelism_config_sp_size" in arguments:
             backend = "parallelism_config.parallelism_config_sp_backend"
             arguments.setdefault(backend, "deepspeed")
