@@ -119,12 +119,12 @@ class Config:
         return value
 
     def word(self, key: str, default: str | None = None) -> str:
-        return _word(self.where(key), self._value(key, default))
+        return _non_empty_string(self.where(key), self._value(key, default))
 
     def words(self, key: str, length: int) -> list[str]:
         """Returns a list of `length` strings; empty where the key is absent. Raises Invalid for
         another length."""
-        return [_word(where, value) for where, value in self._items(key, length)]
+        return [_non_empty_string(where, value) for where, value in self._items(key, length)]
 
     def switches(self, key: str, length: int) -> list[bool]:
         """Returns a list of `length` zeros and ones as booleans; empty where the key is absent.
@@ -244,7 +244,7 @@ def _whole(where: str, value: object, least: int, most: int) -> int:
     return value
 
 
-def _word(where: str, value: object) -> str:
+def _non_empty_string(where: str, value: object) -> str:
     """Returns a non-empty string. Raises Invalid, at the place `where`, for anything else."""
     if not isinstance(value, str) or not value:
         raise Invalid(where, shown(value), "must be a non-empty string")

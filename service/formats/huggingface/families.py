@@ -46,7 +46,7 @@ def _row(model_type: str) -> dict[str, Any]:
     return row if like is None else {**_row(like), **row}
 
 
-def _value(field: str, entry: Any) -> Any:
+def _field_value(field: str, entry: Any) -> Any:
     """Returns the value that a field of `Family` gets for an entry of a row: a function, norms,
     or refused switches."""
     if field in _PARTS:
@@ -79,7 +79,7 @@ def _part(entry: Any) -> Any:
 
 def _family(model_type: str) -> Family:
     """Returns the family of the row with this model_type."""
-    fields = {field: _value(field, entry) for field, entry in _row(model_type).items()}
+    fields = {field: _field_value(field, entry) for field, entry in _row(model_type).items()}
     return Hybrid(**fields) if "mixers" in fields else Family(**fields)
 
 

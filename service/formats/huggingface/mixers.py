@@ -31,7 +31,8 @@ RecurrencePart: TypeAlias = Callable[[Config], Recurrence]
 
 
 def attends(part: AttentionPart, *, norms_behind: bool = False) -> LayerPart:
-    """Returns a reader of layers whose attention sees the whole sequence."""
+    """Returns a reader of layers whose attention sees the whole sequence. With `norms_behind`
+    norms follow attention and network instead of preceding them."""
     return lambda cfg: Layer(attention=part(cfg, FULL), post_norms=norms_behind)
 
 

@@ -107,6 +107,7 @@ def stated_or(default: Kinds) -> Kinds:
     `default`."""
 
     def read(cfg: Config) -> Callable[[int], str]:
+        """Returns a function from the index of a layer to its kind, in the words of this file."""
         layer_types = cfg.words("layer_types", num_layers(cfg))
         if not layer_types:
             return default(cfg)
@@ -170,6 +171,7 @@ def sparse_from(key: str, default: int | None = None) -> Sparse:
     under `key`, or else from `default`."""
 
     def read(cfg: Config) -> Callable[[int], bool]:
+        """Returns a test of whether the layer at an index has experts, by the config."""
         first = cfg.count(key, default)
         return lambda index: index >= first
 
@@ -181,6 +183,7 @@ def sparse_where_listed(otherwise: Sparse) -> Sparse:
     or else those of `otherwise`."""
 
     def read(cfg: Config) -> Callable[[int], bool]:
+        """Returns a test of whether the layer at an index has experts, by the config."""
         switches = cfg.switches("moe_layer_freq", num_layers(cfg))
         return switches.__getitem__ if switches else otherwise(cfg)
 
@@ -197,7 +200,7 @@ def deepseek_sparse(cfg: Config) -> Callable[[int], bool]:
     first = cfg.count("first_k_dense_replace")
     if isinstance(cfg.get("moe_layer_freq"), list):
         switches = cfg.switches("moe_layer_freq", num_layers(cfg))
-        if switches:
+        if switches:  # an empty list is refused below, where it is read as a number
             return lambda index: index >= first and switches[index]
     period = cfg.size("moe_layer_freq", 1)
     return lambda index: index >= first and index % period == 0

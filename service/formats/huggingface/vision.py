@@ -239,7 +239,7 @@ def _kimi(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the encoder MoonViT, whose keys differ between the files beside the weights and
     transformers."""
     vision = vision.respell(_KIMI_KEYS)
-    hidden, (tall, wide) = vision.size("hidden_size"), _pair(vision, "merge_kernel_size")
+    hidden, (tall, wide) = vision.size("hidden_size"), _pair_of_sizes(vision, "merge_kernel_size")
     positions = vision.size("pos_emb_height") * vision.size("pos_emb_width") * hidden
     normed = whole.size("projection_hidden_size", vision.size("mm_hidden_size", hidden))
     return Tower(
@@ -265,13 +265,14 @@ _KIMI_KEYS = {
 }
 
 
-def _pair(cfg: Config, key: str) -> tuple[int, int]:
+def _pair_of_sizes(cfg: Config, key: str) -> tuple[int, int]:
     """Returns two whole numbers from a list under the key. Raises Invalid for anything else."""
     value = cfg.get(key)
     if not isinstance(value, (list, tuple)) or len(value) != 2:
         raise cfg.invalid(key, "must be a list of two whole numbers")
-    tall, wide = (cfg.with_value(key, side).size(key) for side in value)
-    return tall, wide
+    # `size` reads a key, so each number takes the place of the list for a moment.
+    first, second = (cfg.with_value(key, number).size(key) for number in value)
+    return first, second
 
 
 def _internvl(whole: Config, vision: Config, text_hidden: int) -> Tower:
@@ -312,7 +313,7 @@ def _mistral3(whole: Config, vision: Config, text_hidden: int) -> Tower:
     hidden = vision.size("hidden_size")
     merged = whole.size("spatial_merge_size", 2) ** 2
     after = projector_of(
-        _features(whole) * hidden,
+        _num_feature_layers(whole) * hidden,
         text_hidden,
         text_hidden,
         bias=whole.flag("multimodal_projector_bias", default=False),
@@ -340,7 +341,7 @@ def _llava(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the encoder of a LLaVA model, which is a Pixtral, a SigLIP or a CLIP."""
     hidden = vision.size("hidden_size")
     projector = projector_of(
-        _features(whole) * hidden,
+        _num_feature_layers(whole) * hidden,
         text_hidden,
         text_hidden,
         bias=whole.flag("multimodal_projector_bias", default=True),
@@ -368,7 +369,7 @@ def _clip(vision: Config, projector: Projector) -> Tower:
     )
 
 
-def _features(whole: Config) -> int:
+def _num_feature_layers(whole: Config) -> int:
     """Returns the number of encoder layers whose output the projector reads."""
     layers = whole.get("vision_feature_layer")
     return len(layers) if isinstance(layers, (list, tuple)) else 1

@@ -158,6 +158,7 @@ def _header(pods: Sequence[_Pod]) -> Header | None:
     nodes = sum(pod.count for pod in pods)
     labels = [as_mapping(pod.spec.get("nodeSelector")) for pod in pods]
     chips = [str(label[name]) for label in labels for name in _CHIP_LABELS if name in label]
+    # The first label stands for all. "NVIDIA-H100-80GB-HBM3" -> "H100-80GB-HBM3"
     chip = re.sub(r"^(?:NVIDIA-|nvidia-)", "", chips[0]) if chips else None
     written = {
         "nodes": f"{nodes} pods",

@@ -125,12 +125,12 @@ def _iterate_stack_fields(args: Arguments) -> Iterator[tuple[str, Any]]:
     if (args.integer("tensor_model_parallel_size") or 1) > 1:
         if not args.boolean("sequence_parallel"):
             yield "sequence_parallel", [True, False]  # the values that layouts may have
-        yield from _overlaps(args, "overlap_tensor")
+        yield from _overlap_field(args, "overlap_tensor")
     if not args.boolean("use_torch_fsdp2"):  # these arguments do not switch FSDP2's own overlap
-        yield from _overlaps(args, "overlap_data")
+        yield from _overlap_field(args, "overlap_data")
     has_experts = args.text("num_experts") is not None
     if has_experts and (args.integer("expert_model_parallel_size") or 1) > 1:
-        yield from _overlaps(args, "overlap_expert")
+        yield from _overlap_field(args, "overlap_expert")
         if dispatcher := _DISPATCHERS.get(args.text("moe_token_dispatcher_type") or ""):
             yield "dispatcher", dispatcher
     if args.text("grad_reduce_in_bf16") is not None:
@@ -141,9 +141,9 @@ def _iterate_stack_fields(args: Arguments) -> Iterator[tuple[str, Any]]:
         yield "loss", "fused" if args.boolean("cross_entropy_loss_fusion") else "stepwise"
 
 
-def _overlaps(args: Arguments, name: str) -> Iterator[tuple[str, bool]]:
-    """Yields the overlap field of this name, where the dump has one of the arguments that switch
-    it on."""
+def _overlap_field(args: Arguments, name: str) -> Iterator[tuple[str, bool]]:
+    """Yields the field of the stack called `name`, such as overlap_data, and whether it is on.
+    Yields nothing where the dump has none of the arguments that switch it on."""
     arguments = [argument for argument in _OVERLAPS[name] if args.text(argument) is not None]
     if arguments:
         yield name, any(map(args.boolean, arguments))
@@ -207,10 +207,11 @@ def _layout(args: Arguments) -> dict[str, Any]:
     layers = num_layers(args)
     for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size"):
         args.require_any(name, part="layout")
-    _require_one_kind_of_sequence_parallelism(args)
+    _refuse_ulysses(args)
     tp = args.integer("tensor_model_parallel_size") or 1
     pp = args.integer("pipeline_model_parallel_size") or 1
     cp = args.integer("context_parallel_size") or 1
+    # Without the argument cp counts as 1, which the two sizes confirm where the dump has both.
     if "world_size" not in args or "data_parallel_size" not in args:
         args.require_any("context_parallel_size", part="layout")
     dp = data_parallel(args, tp * pp * cp)
@@ -264,8 +265,9 @@ def read_memory_knobs(args: Arguments) -> dict[str, bool]:
     }
 
 
-def _require_one_kind_of_sequence_parallelism(args: Arguments) -> None:
-    """Raises Unsupported for the sequence parallelism of DeepSpeed-Ulysses."""
+def _refuse_ulysses(args: Arguments) -> None:
+    """Raises Unsupported for the sequence parallelism of DeepSpeed-Ulysses, which layouts do not
+    have."""
     name = "ds_sequence_parallel_size"
     if (args.integer(name) or 1) > 1:
         raise args.unsupported(name, "sequence parallelism of DeepSpeed-Ulysses")

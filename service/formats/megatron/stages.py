@@ -145,6 +145,7 @@ def layers_per_chunk(args: Arguments, pp: int, virtual: int) -> list[int]:
         rule = f"makes {layers} of the layers, which {num_chunks} chunks must divide: {_STOPS}"
         raise args.stopped(counted_ends[0], f"{rule} otherwise", "drop it")
     counts = [layers // num_chunks] * num_chunks
+    # The embedding or the loss takes the place of a layer at its end.
     counts[0] -= EMBEDDING in counted_ends
     counts[-1] -= LOSS in counted_ends
     return counts
@@ -193,7 +194,7 @@ def _with_given_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
     """Returns the number of layers of each chunk where arguments set the layers of the first or
     the last stage. Raises Stopped where the other layers do not divide evenly."""
     ends = [name for name in (FIRST, LAST) if args.text(name) is not None]
-    for name in (EMBEDDING, LOSS):
+    for name in (EMBEDDING, LOSS):  # arguments that count the embedding or the loss as a layer
         if args.boolean(name):
             rule = f"does not go with {args.called(ends[0])}: {_STOPS}"
             raise args.stopped(name, rule, "drop it")
@@ -225,6 +226,8 @@ def _even_ends(args: Arguments, ends: list[str], pp: int, virtual: int) -> str:
     others = pp - len(ends)
 
     def is_even(candidate: int) -> bool:
+        """Returns True where the other stages get equally many layers, which their virtual stages
+        divide, if `ends[0]` is this candidate. Without other stages no layer may remain."""
         remaining = layers - candidate
         return (remaining > 0 and remaining % (others * virtual) == 0) if others else not remaining
 

@@ -91,6 +91,7 @@ class Arguments(Settings):
         return self.stopped(name, rule, f"{self.called(name)} {least}")
 
     def shortened(self, name: str) -> str | None:
+        """Returns an argument as an answer repeats it; None where it is absent."""
         value = self.text(name)
         return None if value is None else shortened(value)
 

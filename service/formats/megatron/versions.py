@@ -49,12 +49,13 @@ def in_todays_names(arguments: Mapping[str, str]) -> Mapping[str, str]:
     for name, name_today in facts(VERSIONS)["renamed"].items():
         if name in arguments and _is_unset(renamed, name_today):
             renamed[name_today] = arguments[name]
-    renamed |= _recompute(arguments)
-    renamed |= _model(arguments)
+    renamed |= _recompute_argument(arguments)
+    renamed |= _model_arguments(arguments)
     renamed |= _batch(arguments, renamed)
     renamed |= _experts(arguments, renamed)
     if is_of_deepspeed(arguments):
         renamed["deepspeed"] = "True"
+        # DeepSpeed shards the optimizer itself, so these dumps lack Megatron's own switch.
         renamed.setdefault("use_distributed_optimizer", "False")
     if any(name in arguments for name in _OLD_ARGUMENTS):  # a version before 2023
         # Some arguments came in together. Where a dump has one of them, it was made later, and a
@@ -76,12 +77,12 @@ def _whole(arguments: Mapping[str, str], name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def _recompute(arguments: Mapping[str, str]) -> dict[str, str]:
+def _recompute_argument(arguments: Mapping[str, str]) -> dict[str, str]:
     """Returns the present argument for older arguments of recompute, none where the dump has a
     granularity. Older switches for checkpointing activations recompute whole layers: "full"."""
     if not _is_unset(arguments, "recompute_granularity"):
         return {}
-    if not _is_unset(arguments, "activations_checkpoint_granularity"):
+    if not _is_unset(arguments, "activations_checkpoint_granularity"):  # renamed by the table
         return {}
     if arguments.get("checkpoint_activations", "").strip() == "True":
         return {"recompute_granularity": "full"}
@@ -106,7 +107,7 @@ def _feed_forward_width(arguments: Mapping[str, str]) -> dict[str, str]:
     return {"ffn_hidden_size": str(4 * hidden)}
 
 
-def _model(arguments: Mapping[str, str]) -> dict[str, str]:
+def _model_arguments(arguments: Mapping[str, str]) -> dict[str, str]:
     """Returns the present arguments for gates, tied embeddings, groups of heads and fp8 of other
     versions."""
     renamed: dict[str, str] = {}
@@ -128,7 +129,7 @@ def _model(arguments: Mapping[str, str]) -> dict[str, str]:
         renamed |= {"group_query_attention": "True", "num_query_groups": "1"}
     fp8_switches = (arguments.get(name, "").strip() for name in ("fp8_hybrid", "fp8_e4m3"))
     if _is_unset(arguments, "fp8") and "True" in fp8_switches:
-        renamed["fp8"] = "hybrid"
+        renamed["fp8"] = "hybrid"  # e4m3 in backward too, which costs the same
     return renamed
 
 

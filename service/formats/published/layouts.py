@@ -258,7 +258,7 @@ def _recompute_policies(
             return [RecomputePolicy("full", layers=layers)]
         assumed.append("recompute")
         # The layers may be any; eighths of a chunk, and all of it (0), stand for them.
-        return [RecomputePolicy("full", layers=part) for part in (*_eighths(chunk_layers), 0)]
+        return [RecomputePolicy("full", layers=part) for part in (*_eighths_of_layers(chunk_layers), 0)]
     if policy == "selective":
         stated = details.split(",")
         modules = tuple(name for name in MODULES if name in stated and problem.has_module(name))
@@ -287,7 +287,7 @@ def _habitual_policies(problem: Problem, chunk_layers: int) -> list[RecomputePol
             sets = selective if policy == "selective" else [()]
             policies += [RecomputePolicy(policy, modules) for modules in sets]
     if stack.recompute_layers:
-        policies += [RecomputePolicy("full", layers=part) for part in _eighths(chunk_layers)]
+        policies += [RecomputePolicy("full", layers=part) for part in _eighths_of_layers(chunk_layers)]
     return policies
 
 
@@ -314,8 +314,9 @@ def _stated_layers(text: str, chunk_layers: int) -> int | None:
     return None
 
 
-def _eighths(layers: int) -> list[int]:
-    """Returns one to seven eighths of the layers, rounded down, without 0."""
+def _eighths_of_layers(layers: int) -> list[int]:
+    """Returns one to seven eighths of the layers, rounded down, without 0. They stand for every
+    number of recomputed layers that a run may have had, of which trying all would take long."""
     return sorted({layers * eighths // 8 for eighths in range(1, 8)} - {0})
 
 

@@ -1,7 +1,7 @@
 """Reads published training runs. A *row* is one run, a JSON object of model, cluster, training and
 measured.
 
-A *row* is one such object. A *habit* is what most runs of a stack do.
+A *habit* is what most runs of a stack do.
 
 Only what was run is read into a question, and never identifiers, titles, notes or measurements.
 What a row leaves open is taken as its *stack*, the training software, usually has it, and the names
@@ -184,6 +184,7 @@ def _window(extra: Row) -> dict[str, Any]:
     text = " ".join(
         f"{key} {value}" for key, value in extra.items() if "window" in key or "attention" in key
     )
+    # "chunked_attention 8192" -> 8192
     chunk = re.search(r"chunk\D{0,12}(\d{3,})", text)
     window = chunk or re.search(r"sliding_window (\d+)", text)
     local_to_full = re.search(r"(\d+)(?: local)?\s*:\s*1(?: global)?", text)

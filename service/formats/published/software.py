@@ -78,7 +78,7 @@ def _stated_changes(training: Row, stack: Stack) -> dict[str, Any]:
     kernel = _KERNELS.get(training.get("attention_kernel") or "")
     if kernel:
         changes["attention_kernel"] = kernel
-    # Rows that state this run norms, and nothing else, as fused kernels, or none at all.
+    # Runs whose row states this fuse their norms or not, and nothing else.
     if training.get("fused_norm_kernel") is not None:
         changes |= {"fused": False, "fused_norm": bool(training["fused_norm_kernel"])}
     if training.get("compile") is not None and stack.launch != "graph":

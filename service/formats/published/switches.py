@@ -58,9 +58,9 @@ def _choice(field: str, choices: Mapping[Any, Any]) -> Callable[[Any], Changes]:
     return lambda value: {field: choices[value]} if value in choices else {}
 
 
-def _gathers_fp8(value: Any) -> Changes:
-    """Returns the field of Stack for the bytes of a gathered parameter: 2 (bf16), or 0 where it is
-    gathered in the format of GEMMs."""
+def _gather_bytes(value: Any) -> Changes:
+    """Returns the field of Stack for the bytes of a gathered parameter: 2 (bf16), or 0 where the
+    switch is on, which stands for the format of GEMMs, such as fp8."""
     return {"gather_bytes": 0 if value else 2}
 
 
@@ -80,8 +80,8 @@ _READERS: dict[str, Callable[[Any], Changes]] = {
     "param_offload": _flag("parameters_on_host"),
     "gradient_bytes": lambda value: {"gradient_bytes": float(value)},
     "reduce_dtype": _choice("reduce_bytes", {"bf16": 2.0, "fp32": 4.0}),
-    "fp8_param_gather": _gathers_fp8,
-    "fp8_all_gather": _gathers_fp8,
+    "fp8_param_gather": _gather_bytes,
+    "fp8_all_gather": _gather_bytes,
     "fp8_recipe": _choice("fp8_scaling", {"tensorwise": "tensorwise", "rowwise": "rowwise"}),
     "cuda_graphs": _graphs,
 }
@@ -100,9 +100,9 @@ def stated_switches(row: Mapping[str, Any], stack: Stack) -> Changes:
     switches = row["training"].get("switches") or {}
     changes: Changes = {}
     if (row.get("software") or {}).get("kernel_library") == "transformer_engine":
-        changes |= _unless_automatic(stack, _TRANSFORMER_ENGINE)
+        changes |= _kernel_unless_auto(stack, _TRANSFORMER_ENGINE)
     if (kernel := _FLASH_KERNELS.get(switches.get("attention", ""))) is not None:
-        changes |= _unless_automatic(stack, {"attention_kernel": kernel})
+        changes |= _kernel_unless_auto(stack, {"attention_kernel": kernel})
     if switches.get("dispatcher") in _EXPERTS_AT_ONCE:
         changes["experts_at_once"] = True
     for name, value in switches.items():
@@ -115,7 +115,7 @@ def stated_switches(row: Mapping[str, Any], stack: Stack) -> Changes:
     return changes
 
 
-def _unless_automatic(stack: Stack, changes: Changes) -> Changes:
-    """Returns `changes`, or none for a stack whose attention kernel is "auto": that already
-    stands for the fastest kernel that the chips have."""
+def _kernel_unless_auto(stack: Stack, changes: Changes) -> Changes:
+    """Returns `changes`, which set the attention kernel that a row states. Returns none for a
+    stack whose kernel is "auto", which already stands for the fastest kernel of the chips."""
     return {} if stack.attention_kernel == "auto" else changes

@@ -103,8 +103,8 @@ class Field:
         return invalid_launch(shown(self.name, value), rule)
 
     def _may_be_undefined(self, value: Any) -> bool:
-        """Returns True where the value is an undefined shell variable, and the field is of no
-        account: it changes neither time nor memory."""
+        """Returns True where the value has a shell variable that the script does not define, and
+        any value will do, since the field changes neither time nor memory."""
         is_variable = isinstance(value, str) and bool(undefined_variables(value))
         return self.use == "no_account" and is_variable
 

@@ -83,13 +83,13 @@ class _Columns:
         measured = names[first:]
         begins = [index for index, name in enumerate(measured) if name == "time"]
         ends = [*begins[1:], len(measured)]
-        groups = [_group(measured, *ends_of) for ends_of in zip(begins, ends, strict=True)]
+        groups = [_column_group(measured, *ends_of) for ends_of in zip(begins, ends, strict=True)]
         return cls(tuple(names[:first]), tuple(groups))
 
 
-def _group(names: list[str], begin: int, end: int) -> _Group:
-    """Returns the columns from index `begin` to `end` as one group, out of place or in place.
-    Its `check` is the column that checks results."""
+def _column_group(names: list[str], begin: int, end: int) -> _Group:
+    """Returns the columns from index `begin`, which is the time, to `end` as one group, out of
+    place or in place. Its `check` is the column that checks results, if there is one."""
     index = {name: begin + offset for offset, name in enumerate(names[begin:end])}
     check = next(((index[name], _CHECKS[name]) for name in index if name in _CHECKS), None)
     return _Group(
@@ -184,7 +184,7 @@ class _Reading:
             else:
                 wrong = wrong or f"{fault} at {size:.0f} bytes"
         if not has_columns and not all(
-            _has_own_bandwidth(size, placement) for placement in placements
+            _bandwidth_matches_time(size, placement) for placement in placements
         ):
             self.output.unread += 1
             return
@@ -257,7 +257,7 @@ def _fields_by_column(columns: _Columns, fields: list[str]) -> _Fields | None:
     return _Fields(redop, groups, measured)
 
 
-def _has_own_bandwidth(size: float, placement: Placement) -> bool:
+def _bandwidth_matches_time(size: float, placement: Placement) -> bool:
     """Returns True where the bandwidth equals size over time, within the printed digits. This
     shows that a table without a header has the usual columns."""
     if not placement.algbw:
