@@ -167,8 +167,8 @@ class Hybrid(Family):
         index."""
         kind_of = self.kinds(cfg)
         kinds = [kind_of(index) for index in range(num_layers(cfg))]
-        of_kind = {kind: self._layer(cfg, kind) for kind in dict.fromkeys(kinds)}
-        layers = [of_kind[kind] for kind in kinds]
+        layer_of_kind = {kind: self._layer(cfg, kind) for kind in dict.fromkeys(kinds)}
+        layers = [layer_of_kind[kind] for kind in kinds]
         if self.one_block:
             return [replace(layer, num_norms=1) for layer in layers]
         pairs = zip(layers, self.networks(cfg), strict=True)

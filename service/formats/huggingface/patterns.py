@@ -49,6 +49,7 @@ def full_every(period: int, key: str | None = None) -> Kinds:
     others a window. The config may have another period under `key`."""
 
     def read(cfg: Config) -> Callable[[int], str]:
+        """Returns a function from the index of a layer to its kind, by the config's period."""
         every = cfg.size(key, period, most=MAX_LAYERS) if key else period
         return lambda index: SLIDING if (index + 1) % every else FULL
 
@@ -125,6 +126,7 @@ def attention_every(period: int, key: str | None = None) -> Kinds:
     recurrence. The config may have another period under `key`."""
 
     def read(cfg: Config) -> Callable[[int], str]:
+        """Returns a function from the index of a layer to its kind, by the config's period."""
         every = cfg.size(key, period) if key else period
         return lambda index: LINEAR if (index + 1) % every else FULL
 

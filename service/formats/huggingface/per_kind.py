@@ -25,8 +25,8 @@ _GEMMA4_UNDESCRIBED = {
 
 
 def mimo_v2(cfg: Config) -> Config:
-    """Returns the config. Older files repeat sizes for windowed layers; raises Invalid where
-    these differ from the others'."""
+    """Returns the config. Older files repeat sizes for windowed layers, which are read once for
+    all. Raises Invalid where a repeated size differs."""
     for key in ("swa_num_attention_heads", "swa_head_dim", "swa_v_head_dim"):
         common = key.removeprefix("swa_")
         if cfg.get(key) is not None and cfg.size(key) != cfg.size(common):
@@ -114,6 +114,7 @@ def gemma4_experts(cfg: Config) -> Moe:
 
 
 def gemma4_sparse(cfg: Config) -> Callable[[int], bool]:
+    """Returns a test of whether the layer at an index has experts: all layers, or none."""
     has_experts = cfg.flag("enable_moe_block", default=False)
     return lambda _: has_experts
 

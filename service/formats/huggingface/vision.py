@@ -239,18 +239,20 @@ def _kimi(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the encoder MoonViT, whose keys differ between the files beside the weights and
     transformers."""
     vision = vision.respell(_KIMI_KEYS)
-    hidden, (tall, wide) = vision.size("hidden_size"), _pair_of_sizes(vision, "merge_kernel_size")
+    hidden = vision.size("hidden_size")
+    height, width = _pair_of_sizes(vision, "merge_kernel_size")
+    merged = height * width
     positions = vision.size("pos_emb_height") * vision.size("pos_emb_width") * hidden
     normed = whole.size("projection_hidden_size", vision.size("mm_hidden_size", hidden))
     return Tower(
         hidden_size=hidden,
         layers=equal_layers(vision),
-        patches_per_token=tall * wide,
+        patches_per_token=merged,
         patch_elements=3 * side_of(vision, "patch_size") ** 2,
         # The bias of the patches, positions, and a norm with a bias.
         other_parameters=hidden + positions + 2 * hidden,
         projector=projector_of(
-            tall * wide * hidden, tall * wide * hidden, text_hidden, norm=2 * normed
+            merged * hidden, merged * hidden, text_hidden, norm=2 * normed
         ),
     )
 

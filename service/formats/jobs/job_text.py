@@ -36,8 +36,9 @@ def as_list(value: Any) -> list[Any]:
 
 
 def positive_integer(value: Any) -> int | None:
-    """Returns a whole number from 1 up, given as a number or a text; None for anything else."""
-    match = re.fullmatch(r"\d{1,7}", str(value), re.ASCII) if not isinstance(value, bool) else None
+    """Returns a whole number from 1 up, given as a number or a text; None for anything else. More
+    than seven digits are no count of machines."""
+    match = re.fullmatch(r"\d{1,7}", str(value), re.ASCII)  # no match for True and False
     return int(match[0]) or None if match else None
 
 

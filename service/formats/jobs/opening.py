@@ -58,7 +58,7 @@ def _documents(text: str) -> list[Mapping[str, Any]]:
         return []
     try:
         documents = [read_yaml(part) for part in _DIVIDES.split(text)[:_MOST_DOCUMENTS]]
-    except Invalid:
+    except Invalid:  # a script may have lines that look like the names of a YAML object
         return []
     return [document for document in documents if isinstance(document, Mapping)]
 

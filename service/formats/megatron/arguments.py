@@ -227,7 +227,7 @@ def _layout(args: Arguments) -> dict[str, Any]:
         "micro_batch": args.required("micro_batch_size"),
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual_stages": virtual,
-        "balanced": _balanced(args, layers, pp * virtual),
+        "balanced": _has_uneven_chunks(args, layers, pp * virtual),
         **read_recompute(args, layers, pp * virtual),
         "sequence_parallel": tp > 1 and args.boolean("sequence_parallel"),
         **read_memory_knobs(args),
@@ -305,15 +305,15 @@ def _virtual_stages(args: Arguments, layers: int, pp: int) -> int:
     return layers // (pp * chunk_layers)
 
 
-def _balanced(args: Arguments, layers: int, stages: int) -> bool:
-    """Returns True where stages have different numbers of layers, which makes up for the time of
-    the embedding and the loss. `stages` counts all chunks."""
+def _has_uneven_chunks(args: Arguments, layers: int, num_chunks: int) -> bool:
+    """Returns True where chunks have different numbers of layers, which makes up for the time of
+    the embedding and the loss: the field `balanced` of a layout."""
     pattern = pattern_of(args)  # of a hybrid's layers, in which | divides the chunks
     if pattern is not None and len(chunks_of(pattern)) > 1:
         return len({*map(len, chunks_of(pattern))}) > 1
     sets_layers = any(args.text(name) is not None for name in _UNEVEN_SPLIT_ARGUMENTS)
     is_asked_for = sets_layers or any(map(args.boolean, _SPLIT_WITH_ENDS_FLAGS))
-    return stages > 1 and (is_asked_for or layers % stages > 0)
+    return num_chunks > 1 and (is_asked_for or layers % num_chunks > 0)
 
 
 def _zero_stage(args: Arguments) -> int:

@@ -119,7 +119,7 @@ def from_words(words: Sequence[str]) -> Settings:
     flag's value. Raises Invalid for values that Megatron's parser refuses, and for undefined
     shell variables."""
     settings = Settings(table())
-    for flag, behind in _grouped(words):
+    for flag, behind in _words_by_flag(words):
         strays = behind
         if flag in table().fields:
             values, strays = _split_values(flag, behind)
@@ -152,7 +152,7 @@ def from_dump(values: Mapping[str, str]) -> Settings:
     return settings
 
 
-def _grouped(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+def _words_by_flag(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yields each flag with the words behind it. Words in front of the first flag have the flag
     ""."""
     flag = ""

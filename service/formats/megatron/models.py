@@ -56,7 +56,7 @@ def read_model(args: Arguments) -> dict[str, Any]:
         "mtp_layers": args.integer("mtp_num_layers", least=0) or 0,
     }
     is_mixed = has_layers_of_kinds(args)
-    return {**model, **(_layers(args, layers) if is_mixed else _shape(args, layers))}
+    return {**model, **(_listed_layers(args, layers) if is_mixed else _shape(args, layers))}
 
 
 def _require_described(args: Arguments) -> None:
@@ -66,7 +66,7 @@ def _require_described(args: Arguments) -> None:
             raise args.unsupported(name, missing)
     if args.boolean("is_hybrid_model") and pattern_of(args) is None:
         raise args.unsupported("is_hybrid_model", "layers that no pattern names")
-    variant_of(args)
+    variant_of(args)  # raises Unsupported for attention of an unknown kind
 
 
 def _shape(args: Arguments, layers: int) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _is_gated(args: Arguments) -> bool:
     return args.boolean("swiglu") or args.boolean("quick_geglu")
 
 
-def _layers(args: Arguments, layers: int) -> dict[str, Any]:
+def _listed_layers(args: Arguments, layers: int) -> dict[str, Any]:
     """Returns a model with several kinds of layers, as a request lists them."""
     has_experts = args.text("num_experts") is not None
     sparse = [has_experts] * layers

@@ -102,9 +102,9 @@ def _sharding(training: Row, stack: Stack, dp: int, pp: int, assumed: list[str])
     if stage < 3:
         return {"zero_stage": stage, "reshard": True, "dp_shard": dp if stage else 1}
     kind = data_parallel_kind(training)
-    size_in_kind = re.search(r"fsdp\s*(\d+)", kind)
+    size_in_kind = re.search(r"fsdp\s*(\d+)", kind)  # "dp2 x fsdp256" -> 256
     size = training.get("fsdp_size") or (int(size_in_kind.group(1)) if size_in_kind else 0) or dp
-    shard = size if dp % size == 0 else dp
+    shard = size if dp % size == 0 else dp  # a size by another count of ranks is not used
     # Under a pipeline FSDP keeps gathered parameters by default.
     keeps_gathered = "no reshard" in kind or (pp > 1 and False in stack.reshard)
     return {"zero_stage": 3, "reshard": not keeps_gathered, "dp_shard": shard}
@@ -130,7 +130,7 @@ def _expert_tensor_degree(
     `ep * tp` does not divide the devices of a stage."""
     if stage_devices % (ep * tp):
         return 1
-    # Stacks that launch a step as one graph are those of JAX, unless the row states a capture.
+    # Stacks of JAX, which launch a step as one graph, lack this habit.
     is_habit = ep > 1 and stack.expert_tensor_parallel and stack.launch != "graph"
     if architecture.is_moe and (is_habit or stack.expert_folding == "beside_tensor"):
         return tp
@@ -294,6 +294,7 @@ def _habitual_policies(problem: Problem, chunk_layers: int) -> list[RecomputePol
 def _offloads_activations(training: Row) -> bool:
     """Returns True where the row says that activations are offloaded to the host."""
     offload = (training.get("offload") or "").lower()
+    # MaxText's decoder_layer_input = offload moves the inputs of layers, which are activations.
     return (
         "decoder_layer" in offload
         or "activations" in offload

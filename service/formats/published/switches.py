@@ -45,7 +45,7 @@ def _flag(field: str) -> Callable[[Any], Changes]:
     return lambda value: {field: bool(value)}
 
 
-def _graphs(value: Any) -> Changes:
+def _cuda_graph_fields(value: Any) -> Changes:
     """Returns the fields of Stack for how much of a step is captured as a CUDA graph. A step can
     be captured whole only where experts have a fixed size."""
     extent = _GRAPHS[value]
@@ -83,7 +83,7 @@ _READERS: dict[str, Callable[[Any], Changes]] = {
     "fp8_param_gather": _gather_bytes,
     "fp8_all_gather": _gather_bytes,
     "fp8_recipe": _choice("fp8_scaling", {"tensorwise": "tensorwise", "rowwise": "rowwise"}),
-    "cuda_graphs": _graphs,
+    "cuda_graphs": _cuda_graph_fields,
 }
 """By name of a switch. Those that are not here are read elsewhere, or change nothing that the
 models tell apart."""

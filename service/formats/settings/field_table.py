@@ -107,7 +107,7 @@ def field_table(file: str) -> FieldTable:
     fields: dict[str, Field] = {}
     for name, row in document.pop("fields", {}).items():
         pattern = first_words(name)
-        fields[name] = _field(
+        fields[name] = _field_of_row(
             name,
             row,
             words=otherwise if pattern is None else words[pattern],
@@ -116,10 +116,10 @@ def field_table(file: str) -> FieldTable:
         )
     # Of names of no account the table has no type: any value will do, or none ("any?").
     patterns = {
-        name: _field(name, ("any?", None, "no_account")) for name in document.pop("no_account", ())
+        name: _field_of_row(name, ("any?", None, "no_account")) for name in document.pop("no_account", ())
     }
     patterns |= {
-        name: _field(name, ("any?", None, "not_described"), reason_and_cure)
+        name: _field_of_row(name, ("any?", None, "not_described"), reason_and_cure)
         for name, reason_and_cure in words.items()
         if name not in fields
     }
@@ -137,7 +137,7 @@ def field_table(file: str) -> FieldTable:
     )
 
 
-def _field(
+def _field_of_row(
     name: str,
     row: Sequence[Any],
     words: Sequence[str] = (),

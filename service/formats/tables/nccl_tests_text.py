@@ -23,7 +23,7 @@ from service.formats.tables.nccl_tests_rows import (
     wrong_result,
 )
 
-_LINE_REACH = 2000  # characters of a line that are looked at
+_LINE_REACH = 2000  # characters of a line that are looked at; rows have some 150
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 _HEADER = re.compile(r"\b(?:size\s+count|bytes\s+N)\s+type\s(.*)")
 _ROW = re.compile(
