@@ -90,6 +90,6 @@ def immutable_response(request: Request, document: dict[str, Any]) -> Response:
 
 def address_etag(request: Request, view: View) -> str:
     """Returns an ETag made from the request's path and the view, for a resource that never
-    changes."""
+    changes: "recommendations/rec_1-brief" for /v1/recommendations/rec_1 in brief."""
     address = request.scope["path"].rsplit("/v1/", 1)[-1]
     return f'"{address}{view.tag}"'

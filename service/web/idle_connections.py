@@ -126,7 +126,7 @@ class Connection(H11Protocol):
     def _idle_s(self, now: float) -> float:
         """Returns for how many seconds the service has waited for the client; 0 where the client
         waits for the service. In the midst of a request the seconds count less, by the factor
-        _PATIENCE."""
+        _PATIENCE, because an upload may stall for a moment."""
         if self.transport.is_closing():
             return 0.0
         # Both are idle between requests, and until the head of the next one is complete.

@@ -32,7 +32,7 @@ class Table:
     columns: Mapping[str, str]
 
     def row(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the item in brief: its value in each column; null where it has none."""
+        """Returns the item's value in each column; null where it has none."""
         return {name: _value_at(item, path) for name, path in self.columns.items()}
 
     def lines(self, items: Iterable[Mapping[str, Any]]) -> Iterator[str]:

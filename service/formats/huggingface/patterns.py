@@ -2,7 +2,8 @@
 
 The *kind* of a layer is what it mixes tokens with: attention over all of a sequence (FULL), over a
 window (SLIDING) or within a chunk (CHUNKED), or a recurrence (LINEAR). A *sparse* layer has
-experts.
+experts. A *reader* takes a config and returns a function from the index of a layer to its kind, or
+to whether it has experts.
 """
 
 from __future__ import annotations

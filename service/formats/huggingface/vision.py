@@ -1,8 +1,9 @@
 """The encoders of images of Hugging Face's vision-language models, from their `vision_config`.
 
 A *tower* is an encoder with its projector, and a *patch* a square of an image: the encoder's own
-token. A reader is named for the vision transformer that it reads. Sizes that a config leaves out
-are those of its class in transformers, which `vision_classes.json` has.
+token. A reader is named for the vision transformer that it reads. It gets the config of the model
+(`whole`), the vision_config inside of it, and the hidden size of the language model. Sizes that a
+config leaves out are those of its class in transformers, which `vision_classes.json` has.
 """
 
 from __future__ import annotations
@@ -207,6 +208,7 @@ def _gemma4(whole: Config, vision: Config, text_hidden: int) -> Tower:
         # Embeddings of rows and of columns.
         other_parameters=2 * vision.size("position_embedding_size") * hidden,
         projector=projector_of(hidden, text_hidden, bias=False),
+        # Without this key images may have any size.
         tokens_per_image=whole.size_or_none("vision_soft_tokens_per_image")
         if whole.is_written("vision_soft_tokens_per_image")
         else None,

@@ -238,10 +238,10 @@ def data_parallel_axes(args: Arguments, dp: int | None) -> dict[str, int]:
     """Returns the ZeRO stage and the data-parallel degrees. One of the degrees is left out where
     `dp`, the number of data-parallel ranks, is not known."""
     stage = _zero_stage(args)
-    # States are sharded within an instance of the optimizer, and the instances are replicas.
-    replicas = (args.integer("num_distributed_optimizer_instances") or 1) if stage else dp
     axes = {"zero_stage": stage}
+    # States are sharded within an instance of the optimizer, and the instances are replicas.
     # Without a ZeRO stage all data-parallel ranks are replicas.
+    replicas = (args.integer("num_distributed_optimizer_instances") or 1) if stage else dp
     if replicas is None:
         return {"dp_shard": 1, **axes}
     if dp is None:

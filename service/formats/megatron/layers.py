@@ -79,7 +79,8 @@ def layer_list(
 
 def _blocks(args: Arguments, pattern: str, parts: Mapping[str, Any]) -> dict[str, Any]:
     """Returns, for each letter of the model's pattern, the part that it stands for: {"-":
-    {"mlp": …}, "M": {"recurrence": …}}."""
+    {"mlp": …}, "M": {"recurrence": …}}. The letters for attention are * and + (latent attention)
+    and D (with an indexer), M is Mamba-2, G a gated delta net, and E experts."""
     blocks: dict[str, Any] = {"-": {"mlp": parts["mlp"]}}
     if set("*+D") & set(pattern):
         blocks |= {letter: {"attention": parts["attention"]} for letter in "*+"}

@@ -40,7 +40,8 @@ def num_layers(args: Arguments) -> int:
 
 def read_model(args: Arguments) -> dict[str, Any]:
     """Returns the model of the arguments as a request writes it. Raises Invalid where a deciding
-    argument is missing, and Unsupported for models that cannot be expressed."""
+    argument is missing, which may have been cut off a dump, and Unsupported for models that cannot
+    be expressed."""
     _require_described(args)
     layers = num_layers(args)
     args.require_any("swiglu", "quick_geglu", part="model")
@@ -85,7 +86,7 @@ def _shape(args: Arguments, layers: int) -> dict[str, Any]:
     if args.boolean("multi_latent_attention"):
         model["mla"] = _mla(args)
     else:
-        model |= _heads(args)
+        model |= _head_fields(args)
     if args.text("num_experts") is not None:
         model["moe"] = _moe(args, layers)
     return model
@@ -122,7 +123,7 @@ def _attention(args: Arguments) -> dict[str, Any]:
     is_latent = args.boolean("multi_latent_attention") or has_latent_letter
     fields: dict[str, Any] = {
         "num_attention_heads": args.required("num_attention_heads"),
-        **({"mla": _mla(args)} if is_latent else _heads(args)),
+        **({"mla": _mla(args)} if is_latent else _head_fields(args)),
         "qk_norm": args.boolean("qk_layernorm") and not is_latent,
         "attention_bias": args.boolean("add_qkv_bias") or args.boolean("add_bias_linear"),
         "attention_output_bias": args.boolean("add_bias_linear"),
@@ -154,8 +155,9 @@ def _vocabulary(args: Arguments) -> dict[str, int]:
     return {"vocab_size": size or args.required("vocab_size")}
 
 
-def _heads(args: Arguments) -> dict[str, int]:
-    """Returns the key-value heads and the elements of a head, as a request writes them."""
+def _head_fields(args: Arguments) -> dict[str, int]:
+    """Returns the key-value heads and the elements of a head, as a request writes them. Raises
+    Invalid where a dump lacks the switch for grouped queries, which may have been cut off."""
     args.require_any("group_query_attention", part="model")
     is_grouped = args.boolean("group_query_attention")
     kv_heads = args.required("num_query_groups" if is_grouped else "num_attention_heads")
@@ -276,8 +278,8 @@ def _sparse_layers(args: Arguments, layers: int) -> tuple[int, int]:
 
 
 def require_layer_pattern(args: Arguments, name: str, layers: int) -> bool:
-    """Returns True where an argument is absent or has a switch for each layer. Raises Stopped
-    otherwise."""
+    """Raises Stopped for an argument that is given and has not a switch for each layer. Otherwise
+    returns True, so that a caller who collects stops can tell that there was none."""
     return args.text(name) is None or bool(_layer_pattern(args, name, layers, _first_of_period))
 
 

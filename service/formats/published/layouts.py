@@ -2,7 +2,8 @@
 
 A *row* is one published run, a JSON object, and `training` is the part of it about the training.
 What a row does not state is taken as its *stack*, the training software, usually has it, and the
-name of that field is appended to `assumed`.
+name of that field is appended to `assumed`. A *problem* is a model, a cluster, a workload and a
+stack, for which layouts are possible.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def read_degrees(
     ep = (training.get("ep") or 1) if architecture.is_moe else 1
     etp = training.get("etp") or _expert_tensor_degree(stack, architecture, tp, ep, dp * cp * tp)
     is_sharding_stated = stated_zero_stage(training) is not None or training.get("fsdp_size")
+    # Such stacks gather parameters within a slice of a torus, where links are fastest.
     if stack.usual_sharding and cluster.fabric.torus and not is_sharding_stated:
         dp_shard = _shard_within_slice(cluster, dp_shard, tp * cp, ep * etp)
     sequence_parallel = training.get("sequence_parallel")
@@ -221,9 +223,9 @@ def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> t
         # The most chunks, up to eight a stage, that divide the layers. Embedding and head may
         # count as two layers more.
         fitting = [
-            stages
-            for stages in range(2, 9)
-            if 0 in (num_layers % (pp * stages), (num_layers + 2) % (pp * stages))
+            chunks
+            for chunks in range(2, 9)
+            if 0 in (num_layers % (pp * chunks), (num_layers + 2) % (pp * chunks))
         ]
         return "interleaved", fitting[-1] if fitting else 2
     return ("afab", 1) if problem.stack.schedules[0] == "afab" else ("1f1b", 1)
@@ -305,6 +307,7 @@ def _offloads_activations(training: Row) -> bool:
 def _stated_layers(text: str, chunk_layers: int) -> int | None:
     """Returns the number of layers of a chunk that a text states as "8 layers", "1/3" or "0.5".
     0 stands for all of them; None where the text states no number."""
+    # The remainder by `chunk_layers` turns all layers of a chunk into 0.
     count = re.search(r"(\d+) layers", text)
     if count:
         return min(int(count[1]), chunk_layers) % chunk_layers

@@ -1,7 +1,5 @@
 """Reads published training runs. A *row* is one run, a JSON object of model, cluster, training and
-measured.
-
-A *habit* is what most runs of a stack do.
+measured. A *problem* is the model, the cluster, the workload and the stack of a run.
 
 Only what was run is read into a question, and never identifiers, titles, notes or measurements.
 What a row leaves open is taken as its *stack*, the training software, usually has it, and the names
@@ -159,7 +157,7 @@ def shape(model: Row) -> dict[str, Any]:
         "num_key_value_heads": model["num_key_value_heads"],
         "head_dim": model.get("head_dim"),
         "vocab_size": model["vocab_size"],
-        "gated_mlp": model.get("gated_mlp") is not False,
+        "gated_mlp": model.get("gated_mlp") is not False,  # most models have a gated one
         "tie_word_embeddings": bool(model.get("tie_word_embeddings")),
         "qk_norm": bool(extra.get("qk_norm")),
         **_window(extra),
