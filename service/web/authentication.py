@@ -51,7 +51,7 @@ class Authentication:
         session redirects to the form for signing in."""
         if scope["type"] == "http":
             try:
-                scope["state"]["caller"] = await self._caller(scope)
+                scope["state"]["caller"] = await self._find_caller(scope)
             except ServiceError as error:
                 is_page = scope["path"].startswith(self.pages)
                 answer: ASGIApp = service_error_response(scope, error)
@@ -61,7 +61,7 @@ class Authentication:
                 return
         await self.app(scope, receive, send)
 
-    async def _caller(self, scope: Scope) -> Caller:
+    async def _find_caller(self, scope: Scope) -> Caller:
         """Returns the caller of a request, whose log lines name it from now on. Anyone may ask for
         paths that are not guarded, such as /livez. Raises Unauthenticated."""
         if scope["path"].startswith(self.pages):
@@ -77,7 +77,7 @@ class Authentication:
         """Returns the caller of a request to a guarded path, by its ticket, its session or its key.
         Raises Unauthenticated where none of these is valid now."""
         authorization = Headers(scope=scope).getlist("authorization")
-        if not authorization and scope["method"] == "GET" and (ticket := _ticket(scope)):
+        if not authorization and scope["method"] == "GET" and (ticket := _ticket_in_url(scope)):
             return await run_in_threadpool(caller_of_ticket, self.store, ticket, scope["path"])
         # Pages read what they draw. A session may only read: other sites can make a browser send
         # its cookies.
@@ -92,7 +92,7 @@ class Authentication:
         return await run_in_threadpool(caller_of_session, self.store, _session_cookie(scope))
 
 
-def _ticket(scope: Scope) -> str:
+def _ticket_in_url(scope: Scope) -> str:
     """Returns the ticket in the URL of an event stream; empty where there is none."""
     if not scope["path"].endswith(STREAM_SUFFIX):
         return ""

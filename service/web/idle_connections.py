@@ -31,7 +31,7 @@ is made. A flood of silent connections thus closes itself rather than an upload 
 a moment, and uploads that trickle do not keep all others out."""
 
 
-def default_limit() -> int:
+def default_connection_limit() -> int:
     """Returns half of the file descriptors that the process may open. The other half is for the
     database, worker processes and files, and connections that are being accepted or closed."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

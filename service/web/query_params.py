@@ -31,12 +31,12 @@ def require_known(request: Request, known: Mapping[str, bool]) -> None:
     if not request.scope["query_string"]:
         return
     query = request.query_params
-    results = [_parameter_error(name, query.getlist(name), known) for name in query]
+    results = [_error(name, query.getlist(name), known) for name in query]
     if errors := [error for error in results if error is not None]:
         raise RequestValidationError(errors)
 
 
-def _parameter_error(name: str, values: list[str], known: Mapping[str, bool]) -> dict[str, object] | None:
+def _error(name: str, values: list[str], known: Mapping[str, bool]) -> dict[str, object] | None:
     """Returns the error of a query parameter in pydantic's form; None where the parameter is
     allowed. `known` maps each name to whether it is a list."""
     if name not in known:

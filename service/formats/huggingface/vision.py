@@ -253,9 +253,7 @@ def _kimi(whole: Config, vision: Config, text_hidden: int) -> Tower:
         patch_elements=3 * side_of(vision, "patch_size") ** 2,
         # The bias of the patches, positions, and a norm with a bias.
         other_parameters=hidden + positions + 2 * hidden,
-        projector=projector_of(
-            merged * hidden, merged * hidden, text_hidden, norm=2 * normed
-        ),
+        projector=projector_of(merged * hidden, merged * hidden, text_hidden, norm=2 * normed),
     )
 
 

@@ -58,7 +58,7 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def header(
+def slurm_header(
     name: str, *, nodes: int | None, gpus: int | None, chip: str | None, written: Mapping[str, str]
 ) -> Header | None:
     """Returns the machines that a job asks for, in the words of Slurm; None where it does not

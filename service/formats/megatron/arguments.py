@@ -67,7 +67,11 @@ def question(arguments: Mapping[str, str], optional: Collection[str] = ()) -> Ma
     Unsupported for any other part with an argument that is missing, wrong, or not modelled."""
     args = Arguments(in_todays_names(arguments))
     fields: dict[str, Any] = {}
-    for part, read in (("model", read_model), ("workload", read_workload), ("layout", _layout)):
+    for part, read in (
+        ("model", read_model),
+        ("workload", read_workload),
+        ("layout", read_layout),
+    ):
         # An optional part that cannot be read is what the request says itself.
         try:
             refuse_gpt_neox(args)
@@ -161,10 +165,10 @@ def read_workload(args: Arguments) -> dict[str, Any]:
         workload["optimizer"] = _optimizer(args)
     if args.boolean("moe_router_force_load_balancing"):
         workload["routing"] = "balanced"
-    return workload | _capacity(args)
+    return workload | _capacity_field(args)
 
 
-def _capacity(args: Arguments) -> dict[str, float]:
+def _capacity_field(args: Arguments) -> dict[str, float]:
     """Returns the capacity factor of experts; none where no token is dropped, which a negative
     factor means too (core/transformer/transformer_config.py)."""
     factor = args.value("moe_expert_capacity_factor")
@@ -201,7 +205,7 @@ def _optimizer(args: Arguments) -> str:
     return "adamw_bf16_moments" if name == "adamw" and has_half_moments else name
 
 
-def _layout(args: Arguments) -> dict[str, Any]:
+def read_layout(args: Arguments) -> dict[str, Any]:
     """Returns the fields of the layout by a dump. Raises Invalid where a deciding argument is
     missing."""
     layers = num_layers(args)
@@ -214,7 +218,7 @@ def _layout(args: Arguments) -> dict[str, Any]:
     # Without the argument cp counts as 1, which the two sizes confirm where the dump has both.
     if "world_size" not in args or "data_parallel_size" not in args:
         args.require_any("context_parallel_size", part="layout")
-    dp = data_parallel(args, tp * pp * cp)
+    dp = data_parallel_degree(args, tp * pp * cp)
     if tp > 1:
         args.require_any("sequence_parallel", part="layout")
     virtual = _virtual_stages(args, layers, pp)
@@ -273,7 +277,7 @@ def _refuse_ulysses(args: Arguments) -> None:
         raise args.unsupported(name, "sequence parallelism of DeepSpeed-Ulysses")
 
 
-def data_parallel(args: Arguments, model_parallel: int) -> int:
+def data_parallel_degree(args: Arguments, model_parallel: int) -> int:
     """Returns the number of data-parallel ranks: `data_parallel_size`, or the world size divided
     by `model_parallel`, the product of tp, pp and cp. Raises Invalid where the two differ."""
     dp = args.integer("data_parallel_size")

@@ -52,12 +52,12 @@ def read_model(args: Arguments) -> dict[str, Any]:
         args.require_any("multi_latent_attention", part="model")
     model: dict[str, Any] = {
         "hidden_size": args.required("hidden_size"),
-        **_vocabulary(args),
+        **_vocabulary_field(args),
         "tie_word_embeddings": not args.boolean("untie_embeddings_and_output_weights"),
         "mtp_layers": args.integer("mtp_num_layers", least=0) or 0,
     }
     is_mixed = has_layers_of_kinds(args)
-    return {**model, **(_listed_layers(args, layers) if is_mixed else _shape(args, layers))}
+    return {**model, **(_listed_layers(args, layers) if is_mixed else _shape_fields(args, layers))}
 
 
 def _require_described(args: Arguments) -> None:
@@ -70,7 +70,7 @@ def _require_described(args: Arguments) -> None:
     variant_of(args)  # raises Unsupported for attention of an unknown kind
 
 
-def _shape(args: Arguments, layers: int) -> dict[str, Any]:
+def _shape_fields(args: Arguments, layers: int) -> dict[str, Any]:
     """Returns the sizes of a model whose layers are alike, as a request writes them."""
     model: dict[str, Any] = {
         "num_layers": layers,
@@ -81,14 +81,14 @@ def _shape(args: Arguments, layers: int) -> dict[str, Any]:
         "qk_norm": args.boolean("qk_layernorm") and not args.boolean("multi_latent_attention"),
         "attention_bias": args.boolean("add_qkv_bias") or args.boolean("add_bias_linear"),
         "attention_output_bias": args.boolean("add_bias_linear"),
-        **_window(args, layers),
+        **_window_fields(args, layers),
     }
     if args.boolean("multi_latent_attention"):
-        model["mla"] = _mla(args)
+        model["mla"] = _mla_fields(args)
     else:
         model |= _head_fields(args)
     if args.text("num_experts") is not None:
-        model["moe"] = _moe(args, layers)
+        model["moe"] = _moe_fields(args, layers)
     return model
 
 
@@ -110,20 +110,20 @@ def _listed_layers(args: Arguments, layers: int) -> dict[str, Any]:
         "gated": _is_gated(args),
         "bias": args.boolean("add_bias_linear"),
     }
-    switches = {"sparse": sparse, "recurrence": recurs, "window": _windowed(args, layers)}
+    switches = {"sparse": sparse, "recurrence": recurs, "window": _windowed_layers(args, layers)}
     experts = {"moe": _listed_experts(args)} if has_experts else {}
-    parts = {"mlp": mlp, **experts, "attention": _attention(args)}
+    parts = {"mlp": mlp, **experts, "attention": _attention_fields(args)}
     return layer_list(args, parts, switches)
 
 
-def _attention(args: Arguments) -> dict[str, Any]:
+def _attention_fields(args: Arguments) -> dict[str, Any]:
     """Returns the attention of a listed layer, as a request writes it."""
     # In a layer pattern, + and D are latent attention, D with an indexer.
     has_latent_letter = bool(set("+D") & set(pattern_of(args) or ""))
     is_latent = args.boolean("multi_latent_attention") or has_latent_letter
     fields: dict[str, Any] = {
         "num_attention_heads": args.required("num_attention_heads"),
-        **({"mla": _mla(args)} if is_latent else _head_fields(args)),
+        **({"mla": _mla_fields(args)} if is_latent else _head_fields(args)),
         "qk_norm": args.boolean("qk_layernorm") and not is_latent,
         "attention_bias": args.boolean("add_qkv_bias") or args.boolean("add_bias_linear"),
         "attention_output_bias": args.boolean("add_bias_linear"),
@@ -139,14 +139,14 @@ def _attention(args: Arguments) -> dict[str, Any]:
 def _listed_experts(args: Arguments) -> dict[str, Any]:
     """Returns the experts of a listed layer, as a request writes them."""
     return {
-        **_experts(args),
+        **_expert_fields(args),
         "gated": _is_gated(args),
         "shared_gate": args.boolean("moe_shared_expert_gate"),
         "latent_size": args.integer("moe_latent_size"),
     }
 
 
-def _vocabulary(args: Arguments) -> dict[str, int]:
+def _vocabulary_field(args: Arguments) -> dict[str, int]:
     """Returns the field for the size of the padded vocabulary; no field where a typed command
     line leaves it to the tokenizer. Raises Invalid where a dump has no size."""
     size = args.integer("padded_vocab_size") or args.integer("vocab_size")
@@ -166,7 +166,7 @@ def _head_fields(args: Arguments) -> dict[str, int]:
     return heads if head_dim is None else {**heads, "head_dim": head_dim}
 
 
-def _mla(args: Arguments) -> dict[str, int | None]:
+def _mla_fields(args: Arguments) -> dict[str, int | None]:
     """Returns the sizes of multi-head latent attention, as a request writes them."""
     return {
         "q_lora_rank": args.integer("q_lora_rank"),
@@ -177,14 +177,14 @@ def _mla(args: Arguments) -> dict[str, int | None]:
     }
 
 
-def _window(args: Arguments, layers: int) -> dict[str, int]:
+def _window_fields(args: Arguments, layers: int) -> dict[str, int]:
     """Returns the sliding window of a model whose layers are otherwise alike. With
     window_attn_skip_freq n, every n-th layer sees the whole sequence. Raises Unsupported where
     such layers stand at irregular distances."""
     size = _window_size(args)
     if size is None:
         return {}
-    has_window = _windowed(args, layers)
+    has_window = _windowed_layers(args, layers)
     if all(has_window):
         return {"sliding_window": size}
     period = has_window.index(False) + 1
@@ -209,20 +209,20 @@ def _window_size(args: Arguments) -> int | None:
     return None if left < 0 else left + 1
 
 
-def _windowed(args: Arguments, layers: int) -> list[bool]:
+def _windowed_layers(args: Arguments, layers: int) -> list[bool]:
     """Returns, for each layer, whether its attention has the window."""
     if args.text("window_attn_skip_freq") is None:
         return [True] * layers
     return _layer_pattern(args, "window_attn_skip_freq", layers, _all_but_last_of_period)
 
 
-def _moe(args: Arguments, layers: int) -> dict[str, int | bool]:
+def _moe_fields(args: Arguments, layers: int) -> dict[str, int | bool]:
     """Returns the experts of a model whose layers are alike, and which of its layers have them."""
     first, period = _sparse_layers(args, layers)
-    return {**_experts(args), "first_k_dense": first, "moe_layer_freq": period}
+    return {**_expert_fields(args), "first_k_dense": first, "moe_layer_freq": period}
 
 
-def _experts(args: Arguments) -> dict[str, int | bool]:
+def _expert_fields(args: Arguments) -> dict[str, int | bool]:
     """Returns the sizes of the experts, as a request writes them."""
     width = args.integer("moe_ffn_hidden_size") or args.required("ffn_hidden_size")
     return {
@@ -230,12 +230,12 @@ def _experts(args: Arguments) -> dict[str, int | bool]:
         "experts_per_token": args.required("moe_router_topk"),
         "moe_intermediate_size": width,
         "bias": args.boolean("add_bias_linear"),
-        **_groups(args),
-        **_shared_expert(args),
+        **_group_fields(args),
+        **_shared_expert_fields(args),
     }
 
 
-def _groups(args: Arguments) -> dict[str, int]:
+def _group_fields(args: Arguments) -> dict[str, int]:
     """Returns the groups among which experts are chosen; none without --moe-router-group-topk,
     where groups limit nothing."""
     groups = args.integer("moe_router_num_groups")
@@ -243,7 +243,7 @@ def _groups(args: Arguments) -> dict[str, int]:
     return {"num_groups": groups, "groups_per_token": top_k} if groups and top_k else {}
 
 
-def _shared_expert(args: Arguments) -> dict[str, int]:
+def _shared_expert_fields(args: Arguments) -> dict[str, int]:
     width = args.integer("moe_shared_expert_intermediate_size", least=0)
     return {"num_shared_experts": 1, "shared_expert_intermediate_size": width} if width else {}
 

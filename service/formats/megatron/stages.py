@@ -52,7 +52,7 @@ def virtual_stages(args: Arguments, pp: int) -> int:
         return 1
     name = given_names[0]
     if name == "pipeline_model_parallel_layout":
-        chunks = len(_chunks(args))
+        chunks = len(_chunks_of_layout(args))
         if chunks % pp:
             rule = f"has {chunks} chunks, which {pp} stages must divide"
             raise args.stopped(name, rule, f"as many chunks as a multiple of {pp}")
@@ -127,13 +127,13 @@ def layers_per_chunk(args: Arguments, pp: int, virtual: int) -> list[int]:
     if pattern is not None and len(chunks_of(pattern)) > 1:
         return [len(chunk) for chunk in chunks_of(pattern)]
     if args.text("pipeline_model_parallel_layout") is not None:
-        counts = [chunk.count("t") for chunk in _chunks(args)]
+        counts = [chunk.count("t") for chunk in _chunks_of_layout(args)]
         layers = args.required("num_layers")
         if sum(counts) != layers:
             name = "pipeline_model_parallel_layout"
             rule = f"has {sum(counts)} layers, and must have the {layers} of the model"
             raise args.stopped(name, rule, f"as many t as layers, {layers}")
-        return _with_mtp_at_end(counts, _chunks(args), pp)
+        return _with_mtp_at_end(counts, _chunks_of_layout(args), pp)
     if args.text(FIRST) is not None or args.text(LAST) is not None:
         return _with_given_ends(args, pp, virtual)
     counted_ends = [name for name in (EMBEDDING, LOSS) if args.boolean(name)]
@@ -180,7 +180,7 @@ def has_empty_chunks(args: Arguments) -> bool:
     """Returns True where the layout string has a chunk without layers between its first and last
     chunk, which no `Layout` can express."""
     try:
-        return not all("t" in chunk for chunk in _chunks(args)[1:-1])
+        return not all("t" in chunk for chunk in _chunks_of_layout(args)[1:-1])
     except Invalid:  # the layout is refused elsewhere
         return False
 
@@ -237,7 +237,7 @@ def _even_ends(args: Arguments, ends: list[str], pp: int, virtual: int) -> str:
     return _flag_with(args, ends[0], sorted(nearest)) if nearest else ""
 
 
-def _chunks(args: Arguments) -> list[str]:
+def _chunks_of_layout(args: Arguments) -> list[str]:
     """Returns the chunks of a layout string with its repeats unfolded: ["Ett", "tt", "ttmL"] for
     Et*2|tt|ttmL. Raises Stopped for a string that Megatron refuses."""
     name = "pipeline_model_parallel_layout"

@@ -50,9 +50,9 @@ def read_degrees(
     """Returns the degrees of parallelism, the ZeRO stage and resharding, as fields of Layout.
     Adds to `assumed` the names of fields that the row does not state."""
     num_devices = cluster.num_devices
-    tp = _degree(training, "tp", assumed)
-    pp = _degree(training, "pp", assumed)
-    cp = _degree(training, "cp", assumed)
+    tp = _stated_degree(training, "tp", assumed)
+    pp = _stated_degree(training, "pp", assumed)
+    cp = _stated_degree(training, "cp", assumed)
     model_parallel = tp * pp * cp
     dp = training.get("dp") or num_devices // model_parallel  # of data-parallel ranks
     # Chips are counted more reliably than dp, which some sources state by a convention of theirs.
@@ -85,7 +85,7 @@ def read_degrees(
     }
 
 
-def _degree(training: Row, name: str, assumed: list[str]) -> int:
+def _stated_degree(training: Row, name: str, assumed: list[str]) -> int:
     """Returns a stated degree, or else 1, and adds its name to `assumed`."""
     if training.get(name) is None:
         assumed.append(name)
@@ -150,7 +150,7 @@ def read_layouts(
     torus_axes = torus_axes_covering_dims(problem, Layout(**degrees))
     offloads_optimizer = "optimizer" in offloaded_states(training)
     layouts: list[Layout] = []
-    for schedule, virtual_stages in _schedules(training, problem, pp, assumed):
+    for schedule, virtual_stages in _possible_schedules(training, problem, pp, assumed):
         chunks = pp * virtual_stages
         is_even = num_layers % chunks == 0
         policies = _recompute_policies(training, problem, num_layers // chunks, assumed)
@@ -179,7 +179,7 @@ _UNDESCRIBED = ("v-half", "v-min", "dualpipe-v")
 """Schedules that hold or order micro-batches otherwise than those that the models know."""
 
 
-def _schedules(
+def _possible_schedules(
     training: Row, problem: Problem, pp: int, assumed: list[str]
 ) -> list[tuple[str, int]]:
     """Returns the possible schedules, each with its chunks of a stage: the stated one, or else
@@ -260,7 +260,7 @@ def _recompute_policies(
             return [RecomputePolicy("full", layers=layers)]
         assumed.append("recompute")
         # The layers may be any; eighths of a chunk, and all of it (0), stand for them.
-        return [RecomputePolicy("full", layers=part) for part in (*_eighths_of_layers(chunk_layers), 0)]
+        return [RecomputePolicy("full", layers=part) for part in (*_eighths(chunk_layers), 0)]
     if policy == "selective":
         stated = details.split(",")
         modules = tuple(name for name in MODULES if name in stated and problem.has_module(name))
@@ -289,7 +289,7 @@ def _habitual_policies(problem: Problem, chunk_layers: int) -> list[RecomputePol
             sets = selective if policy == "selective" else [()]
             policies += [RecomputePolicy(policy, modules) for modules in sets]
     if stack.recompute_layers:
-        policies += [RecomputePolicy("full", layers=part) for part in _eighths_of_layers(chunk_layers)]
+        policies += [RecomputePolicy("full", layers=part) for part in _eighths(chunk_layers)]
     return policies
 
 
@@ -318,7 +318,7 @@ def _stated_layers(text: str, chunk_layers: int) -> int | None:
     return None
 
 
-def _eighths_of_layers(layers: int) -> list[int]:
+def _eighths(layers: int) -> list[int]:
     """Returns one to seven eighths of the layers, rounded down, without 0. They stand for every
     number of recomputed layers that a run may have had, of which trying all would take long."""
     return sorted({layers * eighths // 8 for eighths in range(1, 8)} - {0})

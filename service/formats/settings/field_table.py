@@ -116,7 +116,8 @@ def field_table(file: str) -> FieldTable:
         )
     # Of names of no account the table has no type: any value will do, or none ("any?").
     patterns = {
-        name: _field_of_row(name, ("any?", None, "no_account")) for name in document.pop("no_account", ())
+        name: _field_of_row(name, ("any?", None, "no_account"))
+        for name in document.pop("no_account", ())
     }
     patterns |= {
         name: _field_of_row(name, ("any?", None, "not_described"), reason_and_cure)

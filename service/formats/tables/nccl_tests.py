@@ -65,7 +65,7 @@ def table_of(output: Output, operation: Operation | None = None) -> Table:
     Raises Invalid, about `nccl_tests` or `operation`, where there is no such table.
     """
     _require_success(output)
-    collective = _operation(output.programs, operation)
+    collective = _decide_operation(output.programs, operation)
     rows = output.rows
     if operation is not None and len(_named_operations(output.programs)) > 1:
         # Rows without a program (None) stand where a line named several, and may be of any.
@@ -76,7 +76,7 @@ def table_of(output: Output, operation: Operation | None = None) -> Table:
     _require_reduction(collective, {row.redop for row in rows if row.redop})
     return Table(
         operation=collective,
-        ranks=_ranks(output.ranks, collective, rows),
+        ranks=_number_of_ranks(output.ranks, collective, rows),
         devices=output.devices,
         sizes=tuple(row.size for row in rows),
         seconds=tuple(min(placement.seconds for placement in row.placements) for row in rows),
@@ -111,7 +111,7 @@ def _require_success(output: Output) -> None:
     raise Invalid("nccl_tests", None, rule)
 
 
-def _operation(programs: list[str], requested: Operation | None) -> Operation:
+def _decide_operation(programs: list[str], requested: Operation | None) -> Operation:
     """Returns the collective that the output names, or the requested one where it names none or
     several. Raises Invalid where the two contradict each other or neither decides."""
     operations = _named_operations(programs)
@@ -146,7 +146,7 @@ def _require_reduction(operation: Operation, reductions: set[str]) -> None:
         raise Invalid("operation", operation, rule)
 
 
-def _ranks(listed: int | None, operation: Operation, rows: Iterable[Row]) -> int | None:
+def _number_of_ranks(listed: int | None, operation: Operation, rows: Iterable[Row]) -> int | None:
     """Returns the number of ranks: those that the output lists, or more where the bandwidths
     imply more, since lines of the list may be missing. None where neither tells."""
     placements = [placement for row in rows for placement in row.placements]

@@ -175,7 +175,7 @@ class _Reading:
         placements = []
         wrong: str | None = None
         for group in row.groups:
-            placement = _placement(row.measured, group)
+            placement = _read_placement(row.measured, group)
             if placement is None:
                 continue
             fault = _wrong_result(row.measured, group, dtype)
@@ -206,7 +206,7 @@ class _Reading:
         return output
 
 
-def _placement(measured: list[str], group: _Group) -> Placement | None:
+def _read_placement(measured: list[str], group: _Group) -> Placement | None:
     """Returns the time and the bandwidths of one group of columns; None where the time is
     missing."""
     seconds = seconds_of(measured[group.time])
