@@ -55,7 +55,8 @@ def conditional_response(
 
 
 def tagged_response(document: dict[str, Any], etag: str) -> Response:
-    """Returns the document of a resource that was changed, with its new ETag."""
+    """Returns the document of a resource that was changed, with the new ETag that the caller's
+    next change has to name in If-Match."""
     return JSONResponse(document, headers={"ETag": etag})
 
 

@@ -247,6 +247,7 @@ def pooled_keys(rate_key: str | None = None, *, indexed: bool = False) -> LayerP
             compression=Compression(rate=cfg.size(rate_key), overlap=indexed) if rate_key else None,
             indexer=indexer if indexed else None,
         )
+        # Hyper-connections carry `hc_mult` residual streams from layer to layer.
         return Layer(attention=attention, residual_streams=cfg.size("hc_mult"))
 
     return read

@@ -33,8 +33,9 @@ def heads(
     gate_per_head: bool = False,
 ) -> AttentionPart:
     """Returns a reader of multi-head or grouped-query attention. `bias` is that of queries, keys
-    and values, and of the output too unless `output_bias` is given. A switch that is a text names
-    the key of the config that has its value."""
+    and values, and of the output too unless `output_bias` is given. With `qk_norm_all_heads` the
+    norm of queries and keys spans all heads. A switch that is a text names the key of the config
+    that has its value."""
 
     gate: Literal["element", "head"] = "head" if gate_per_head else "element"
 
@@ -146,7 +147,7 @@ def experts(
 
     The shared expert has the width under the key `shared_width`, or else is `shared` times as wide
     as a routed one. `shared` is a number, or the key that has it. `bias` is that of the router and
-    of every expert.
+    of every expert. `selection_bias` is added to the router's scores when experts are chosen.
     """
 
     def read(cfg: Config) -> Moe:

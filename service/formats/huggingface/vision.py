@@ -56,6 +56,7 @@ def read(config: Mapping[str, object], text_hidden_size: int) -> Tower:
         missing = f"the encoder of this family; those of {known} are read"
         raise Unsupported("model_type", shown(config.get("model_type")), missing)
     vision = whole.inner("vision_config")
+    # Families in _DEFAULT_CLASSES may have one of several encoders, by the model_type inside.
     if whole.model_type not in _DEFAULT_CLASSES:
         defaults = data("vision_classes")["families"][whole.model_type]
         return reader(whole, vision.assuming(**defaults), text_hidden_size)
@@ -116,7 +117,7 @@ def _qwen2_5_vl(whole: Config, vision: Config, text_hidden: int) -> Tower:
         equal_layers, vision, heads="num_heads", depth="depth", gated=True, rms=True
     )
     full = layers_of()
-    window = (vision.size("window_size") // side_of(vision, "patch_size")) ** 2
+    window = (vision.size("window_size") // side_of(vision, "patch_size")) ** 2  # in patches
     local = layers_of(sliding_window=window, chunked_attention=True)
     sees_all = vision.indices("fullatt_block_indexes", len(full))
     layers = tuple(full[index] if index in sees_all else local[index] for index in range(len(full)))

@@ -49,7 +49,8 @@ def filled_in(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def unpadded_vocabulary(values: Mapping[str, str]) -> int | None:
-    """Returns the size of the vocabulary before padding; None where it is not known."""
+    """Returns the size of the vocabulary before padding, which depends on the tensor-parallel
+    degree; None where it is not known."""
     size = values.get("vocab_size", "None")
     if not size.isdecimal():
         size = vocabulary_of_tokenizer(values) or "None"

@@ -24,7 +24,7 @@ _MAMBA_EXPANSION = 2
 """The width of Mamba-2 divided by the hidden size, where the number of its heads is not given."""
 
 
-def has_layers_of_kinds(args: Arguments) -> bool:
+def needs_layer_list(args: Arguments) -> bool:
     """Returns True where the model needs a list of layers: they differ, or have parts that a
     plain shape cannot express."""
     named = (*PATTERNS, _VARIANT, "moe_latent_size")
@@ -54,7 +54,8 @@ def layer_list(
     args: Arguments, parts: Mapping[str, Any], switches: Mapping[str, list[bool]]
 ) -> dict[str, Any]:
     """Returns the `layers` and `layer_kinds` of a model as a request writes them, made of these
-    parts: "attention", "mlp" and, where some layer has experts, "moe".
+    parts: "attention", "mlp" and, where some layer has experts, "moe". `layers` has a name for each
+    layer, such as "attention_moe" or a letter of the pattern, and `layer_kinds` what it stands for.
 
     `switches` is only read for models without a layer pattern. Its lists "sparse", "window" and
     "recurrence" have a switch for each layer.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from service.formats.megatron.layer_pattern import layer_switches
-from service.formats.megatron.layers import has_layers_of_kinds, layer_list, pattern_of, variant_of
+from service.formats.megatron.layers import layer_list, needs_layer_list, pattern_of, variant_of
 from service.formats.megatron.values import Arguments
 
 _MAX_LAYERS = 1024  # as many as requests take
@@ -56,7 +56,7 @@ def read_model(args: Arguments) -> dict[str, Any]:
         "tie_word_embeddings": not args.boolean("untie_embeddings_and_output_weights"),
         "mtp_layers": args.integer("mtp_num_layers", least=0) or 0,
     }
-    is_mixed = has_layers_of_kinds(args)
+    is_mixed = needs_layer_list(args)
     return {**model, **(_listed_layers(args, layers) if is_mixed else _shape_fields(args, layers))}
 
 
@@ -99,6 +99,7 @@ def _is_gated(args: Arguments) -> bool:
 def _listed_layers(args: Arguments, layers: int) -> dict[str, Any]:
     """Returns a model with several kinds of layers, as a request lists them."""
     has_experts = args.text("num_experts") is not None
+    # Where there is a layer pattern, its letters say which layers have experts.
     sparse = [has_experts] * layers
     if has_experts and args.text("moe_layer_freq") and pattern_of(args) is None:
         sparse = _layer_pattern(args, "moe_layer_freq", layers, _first_of_period)

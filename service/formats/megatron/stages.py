@@ -232,6 +232,7 @@ def _even_ends(args: Arguments, ends: list[str], pp: int, virtual: int) -> str:
         remaining = layers - candidate
         return (remaining > 0 and remaining % (others * virtual) == 0) if others else not remaining
 
+    # A stage has equally many layers in each of its virtual stages.
     even = filter(is_even, range(virtual, layers + 1, virtual))
     nearest = sorted(even, key=lambda candidate: abs(candidate - count))[:_MOST_VALUES]
     return _flag_with(args, ends[0], sorted(nearest)) if nearest else ""

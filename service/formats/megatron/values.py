@@ -53,7 +53,8 @@ class Arguments(Settings):
         return value
 
     def replaced(self, **texts: str) -> Arguments:
-        """Returns the arguments with other texts for some of them."""
+        """Returns the arguments with other texts for some of them, so that reading can go on after
+        a value that Megatron refuses."""
         return Arguments({**self.given, **texts}, self.flags)
 
     def require_any(self, *names: str, part: str) -> None:

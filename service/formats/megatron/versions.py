@@ -144,7 +144,7 @@ def _batch_arguments(arguments: Mapping[str, str], renamed: Mapping[str, str]) -
     tp = _whole_number(renamed, "tensor_model_parallel_size")
     pp = _whole_number(renamed, "pipeline_model_parallel_size") or 1
     ranks = _whole_number(arguments, "data_parallel_size")
-    if ranks is None and world and tp:
+    if ranks is None and world and tp:  # these versions have no context parallelism
         ranks = world // (tp * pp)
     if ranks and _is_unset(renamed, "global_batch_size"):
         micro_batches = _whole_number(arguments, "num_microbatches_in_minibatch") or 1

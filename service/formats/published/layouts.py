@@ -282,7 +282,7 @@ def _habitual_policies(problem: Problem, chunk_layers: int) -> list[RecomputePol
     stack = problem.stack
     module_sets = [tuple(filter(problem.has_module, modules)) for modules in stack.selective]
     selective = [modules for modules in dict.fromkeys(module_sets) if modules]
-    least = RECOMPUTE.index(stack.default_recompute)
+    least = RECOMPUTE.index(stack.default_recompute)  # RECOMPUTE goes from none to full
     policies: list[RecomputePolicy] = []
     for policy in stack.recompute:
         if RECOMPUTE.index(policy) >= least:

@@ -75,7 +75,7 @@ class Settings:
 
     @property
     def known(self) -> dict[str, Any]:
-        """Returns the given settings whose names the release has."""
+        """Returns the given settings whose names the release has. `unread` reports the others."""
         return {
             name: value for name, value in self.given.items() if self.table.field(name) is not None
         }
@@ -131,8 +131,8 @@ class Settings:
         self.given[name] = value
 
     def change(self, changes: Mapping[str, Any]) -> None:
-        """Replaces the values of some settings; None removes one. Texts are converted to the
-        type of the setting."""
+        """Replaces the values of some settings, as for a change of the job that a request asks to
+        try; None removes one. Texts are converted to the type of the setting."""
         for name, value in changes.items():
             field = self.table.fields.get(name)
             self.given.pop(name, None)
