@@ -34,8 +34,8 @@ def heads(
 ) -> AttentionPart:
     """Returns a reader of multi-head or grouped-query attention. `bias` is that of queries, keys
     and values, and of the output too unless `output_bias` is given. With `qk_norm_all_heads` the
-    norm of queries and keys spans all heads. A switch that is a text names the key of the config
-    that has its value."""
+    norm of queries and keys has a weight for each head. A switch that is a text names the key of
+    the config that has its value."""
 
     gate: Literal["element", "head"] = "head" if gate_per_head else "element"
 

@@ -116,6 +116,6 @@ def stated_switches(row: Mapping[str, Any], stack: Stack) -> Changes:
 
 
 def _kernel_unless_auto(stack: Stack, changes: Changes) -> Changes:
-    """Returns `changes`, which set the attention kernel that a row states. Returns none for a
-    stack whose kernel is "auto", which already stands for the fastest kernel of the chips."""
+    """Returns `changes`, which set the kernels that a row states. Returns none for a stack whose
+    attention kernel is "auto", which already stands for the fastest kernel of the chips."""
     return {} if stack.attention_kernel == "auto" else changes
