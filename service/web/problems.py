@@ -215,8 +215,9 @@ def _violation_of_pydantic(scope: Scope, item: Mapping[str, Any]) -> FieldViolat
     "query" or the like."""
     place, *location = item["loc"]
     body = getattr(scope.get("route"), "body_field", None)
-    form = None if body is None else body.field_info.annotation
-    return violation_of_pydantic(item, form, location, in_body=place == "body")
+    # The type of the body tells which steps of the location name a form of a union, not a field.
+    body_type = None if body is None else body.field_info.annotation
+    return violation_of_pydantic(item, body_type, location, in_body=place == "body")
 
 
 def _submitted_value(scope: Scope, location: Sequence[str | int], otherwise: object) -> object:

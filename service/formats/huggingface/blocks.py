@@ -60,8 +60,8 @@ def _mlp_of(cfg: Config, block: Config) -> Mlp | None:
 
 
 def _require_described(part: Config) -> Config:
-    """Returns a part of a block. Raises Unsupported where it has a key that the cost model does
-    not cover."""
+    """Returns this part of a block unchanged. Raises Unsupported where it has a key that the cost
+    model does not cover."""
     for key, missing in _UNDESCRIBED.items():
         if part.get(key):
             raise Unsupported(part.where(key), shown(part.get(key)), missing)

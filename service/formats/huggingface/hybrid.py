@@ -236,8 +236,8 @@ def _glm_index_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def _full_or_shared_indexers(cfg: Config) -> list[str]:
-    """Returns for each layer whether its indexer is "full" or shared, from the letters F and S;
-    none where the config has no such pattern."""
+    """Returns for each layer whether its indexer is "full" or shared, from the letters F and S or
+    from a list of these words; empty where the config has no such pattern."""
     pattern = cfg.get("index_topk_pattern")
     if not isinstance(pattern, str):
         return cfg.words("index_topk_pattern", num_layers(cfg))

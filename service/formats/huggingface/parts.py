@@ -119,6 +119,7 @@ def plain(
 
     def read(cfg: Config) -> Mlp:
         """Returns the MLP of a config, with the arguments of `plain`."""
+        # Without `times_hidden` the config must have the width.
         default = times_hidden and times_hidden * cfg.size("hidden_size")
         size = cfg.size("intermediate_size", default)
         return Mlp(

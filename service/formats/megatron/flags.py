@@ -158,6 +158,7 @@ def _words_by_flag(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     flag = ""
     behind: list[str] = []
     for word in words:
+        # A negative number, such as -1, is a value.
         if word.startswith("--") or (word.startswith("-") and not _NUMBER.fullmatch(word)):
             if flag or behind:
                 yield flag, behind

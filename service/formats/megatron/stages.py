@@ -159,9 +159,10 @@ def _with_mtp_at_end(counts: list[int], chunks: Sequence[str], pp: int) -> list[
     traded = list(counts)
     for index, chunk in enumerate(chunks[:-1]):
         for _ in range(chunk.count("m")):
-            # The chunks of the last stage, without the last one, which has the loss.
+            # The chunks of the last stage, without the last one, which has the loss. There may be
+            # none, and `index` then says so.
             last_stage = range(pp - 1, len(traded) - 1, pp)
-            fullest = max(last_stage, key=lambda chunk: traded[chunk], default=index)
+            fullest = max(last_stage, key=lambda other: traded[other], default=index)
             if fullest == index or traded[fullest] < 2:
                 return counts
             traded[fullest] -= 1

@@ -45,7 +45,7 @@ def _named_fabric(row: Row) -> Fabric | None:
     """Returns the catalogue's fabric that the row names. None where it names none, names one of
     another chip, or states a bandwidth of its own."""
     text = row.get("fabric") or ""
-    name = text.split(",")[0]
+    name = text.split(",")[0]  # "DGX A100, InfiniBand" -> "DGX A100"
     if not name or row.get("scaleout_gbps_per_chip"):
         return None
     try:

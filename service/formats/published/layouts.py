@@ -164,6 +164,7 @@ def read_layouts(
                     micro_batch=micro_batch,
                     schedule=schedule,
                     virtual_stages=virtual_stages,
+                    # Stages then have different numbers of layers.
                     balanced=pp > 1 and (not is_even or problem.stack.splits_by_threshold),
                     recompute=policy.name,
                     recompute_modules=policy.modules,

@@ -82,6 +82,7 @@ def _stated_changes(training: Row, stack: Stack) -> dict[str, Any]:
     # Runs whose row states this fuse their norms or not, and nothing else.
     if training.get("fused_norm_kernel") is not None:
         changes |= {"fused": False, "fused_norm": bool(training["fused_norm_kernel"])}
+    # Stacks of JAX, whose launch is "graph", compile in any case.
     if training.get("compile") is not None and stack.launch != "graph":
         changes |= {
             "launch": "compiled" if training["compile"] else "eager",

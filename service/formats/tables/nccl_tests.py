@@ -73,7 +73,7 @@ def table_of(output: Output, operation: Operation | None = None) -> Table:
         rows = [row for row in rows if row.program in programs]
     if not rows:
         raise Invalid("nccl_tests", None, f"has no line of its {collective} that could be read")
-    _require_reduction(collective, {row.redop for row in rows if row.redop})
+    _check_reduction(collective, {row.redop for row in rows if row.redop})
     return Table(
         operation=collective,
         ranks=_number_of_ranks(output.ranks, collective, rows),
@@ -115,6 +115,7 @@ def _decide_operation(programs: list[str], requested: Operation | None) -> Opera
     """Returns the collective that the output names, or the requested one where it names none or
     several. Raises Invalid where the two contradict each other or neither decides."""
     operations = _named_operations(programs)
+    # A collective that no layout has, such as broadcast.
     unused = next((name for name in programs if name in _UNUSED_COLLECTIVES), None)
     if requested is not None:
         if requested not in operations and (operations or unused):
@@ -137,7 +138,7 @@ def _named_operations(programs: list[str]) -> list[Operation]:
     return sorted({_OPERATIONS[name] for name in programs if name in _OPERATIONS})
 
 
-def _require_reduction(operation: Operation, reductions: set[str]) -> None:
+def _check_reduction(operation: Operation, reductions: set[str]) -> None:
     """Raises Invalid where the rows have a reduction such as "sum", but the collective reduces
     nothing: nccl-tests prints "none" for it, so the rows are of another collective."""
     is_reduced = reductions & {"sum", "prod", "max", "min", "avg"}
