@@ -215,7 +215,7 @@ def _violation_of_pydantic(scope: Scope, item: Mapping[str, Any]) -> FieldViolat
     "query" or the like."""
     place, *location = item["loc"]
     body = getattr(scope.get("route"), "body_field", None)
-    # The type of the body tells which steps of the location name a form of a union, not a field.
+    # The type of the body has the known fields, which the message about an unknown one names.
     body_type = None if body is None else body.field_info.annotation
     return violation_of_pydantic(item, body_type, location, in_body=place == "body")
 

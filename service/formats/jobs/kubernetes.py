@@ -43,6 +43,7 @@ class _Pod:
 
 
 def is_object(document: Any) -> bool:
+    """Returns True for an object of Kubernetes, which always has these two fields."""
     fields = as_mapping(document)
     return "kind" in fields and "apiVersion" in fields
 

@@ -15,6 +15,7 @@ _VARIABLES = ("ENV_VARS", "ENV", "ENVIRONMENT", "env_vars")
 
 
 def is_recipe(document: Any) -> bool:
+    """Returns True for an object with the arguments of a program, as under MODEL_ARGS."""
     fields = as_mapping(document)
     return any(isinstance(fields.get(name), (Mapping, list)) for name in _ARGUMENTS)
 

@@ -103,10 +103,10 @@ def field_table(file: str) -> FieldTable:
     predicted = document.pop("as_predicted", {})
     otherwise = document.pop("otherwise", ())
     words = longest_first(document.pop("not_described", {}))
-    first_words = _first_match(words)
+    pattern_of_words = _first_match(words)
     fields: dict[str, Field] = {}
     for name, row in document.pop("fields", {}).items():
-        pattern = first_words(name)
+        pattern = pattern_of_words(name)
         fields[name] = _field_of_row(
             name,
             row,

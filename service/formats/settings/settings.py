@@ -66,6 +66,7 @@ class Settings:
         self.warnings: list[str] = []
         self.stops: list[Stop] = []
         self._num_hints = 0
+        """The number of names that `nearest` was asked about."""
 
     def __contains__(self, name: str) -> bool:
         """Tells whether a setting is given, or any setting inside the object of that name."""
