@@ -27,7 +27,7 @@ from service.settings import Misconfigured, Settings, describe_settings, from_en
 from service.store import Store, database
 from service.tools.seeds import seed
 from service.web.exposition import share_between_processes
-from service.web.idle_connections import Connection, default_limit
+from service.web.idle_connections import Connection, default_connection_limit
 from service.web.logs import configure_logs
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def main() -> int:
         timeout_graceful_shutdown=math.ceil(settings.stop_grace_s + LAST_S),
         http=Connection,
         loop="service.web.event_loop:EventLoop",
-        limit_concurrency=settings.max_connections or default_limit(),
+        limit_concurrency=settings.max_connections or default_connection_limit(),
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=settings.trusted_proxies,
     )

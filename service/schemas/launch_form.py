@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from service.formats.jobs.opening import opened
+from service.formats.jobs.opening import open_job
 from service.formats.launch.formats import FORMATS, format_named
 from service.formats.shell.files import LaunchFiles
 from service.json_pointers import TAG_PREFIX
@@ -143,7 +143,7 @@ class LaunchForm(Wire):
             for name, value in self.environment.items()
             if not name.startswith(_OWN_VARIABLES)
         }
-        return opened(mask_secrets(self._launch_text), LaunchFiles(texts, environment))
+        return open_job(mask_secrets(self._launch_text), LaunchFiles(texts, environment))
 
     @property
     def _launch_text(self) -> str:

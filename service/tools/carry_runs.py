@@ -106,7 +106,7 @@ def _model(model: dict[str, Any], architecture: Architecture) -> dict[str, Any]:
     that differ from a request's defaults."""
     if "config" in model:
         return {"name": model["name"], **explicit_fields(architecture)}
-    shape = _without_nulls(published.shape(model))
+    shape = _without_nulls(published.shape_fields(model))
     defaults = {name: field.default for name, field in ShapeFields.model_fields.items()}
     changed = {name: value for name, value in shape.items() if value != defaults[name]}
     return {"name": model["name"], **changed}

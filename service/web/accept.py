@@ -15,15 +15,15 @@ def preferred_media_type(accept: str | None, offered: Sequence[str]) -> str:
     equals, and where there is no header. Raises NotAcceptable where the header accepts none."""
     if accept is None or not accept.strip():
         return offered[0]
-    ranges = [_range(part) for part in accept.split(",") if part.strip()]
-    qualities = {media_type: _quality(media_type, ranges) for media_type in offered}
+    ranges = [_parse_range(part) for part in accept.split(",") if part.strip()]
+    qualities = {media_type: _weight_of(media_type, ranges) for media_type in offered}
     best = max(offered, key=lambda media_type: qualities[media_type])
     if qualities[best] == 0:
         raise NotAcceptable(accept, offered)
     return best
 
 
-def _range(part: str) -> tuple[str, float]:
+def _parse_range(part: str) -> tuple[str, float]:
     """Returns a media range in lower case without parameters, and its weight. "Text/*;q=0.5" gives
     ("text/*", 0.5). A weight that cannot be read is 0."""
     name, *parameters = (piece.strip() for piece in part.split(";"))
@@ -34,7 +34,7 @@ def _range(part: str) -> tuple[str, float]:
     return name.lower(), float(match.group(1)) if match else 0.0
 
 
-def _quality(media_type: str, ranges: Sequence[tuple[str, float]]) -> float:
+def _weight_of(media_type: str, ranges: Sequence[tuple[str, float]]) -> float:
     """Returns the weight of the most specific range that matches a media type; 0 where none
     matches. `ranges` are pairs of a range and its weight."""
     kind = media_type.partition("/")[0]

@@ -51,16 +51,17 @@ class Authentication:
         session redirects to the form for signing in."""
         if scope["type"] == "http":
             try:
-                scope["state"]["caller"] = await self._caller(scope)
+                scope["state"]["caller"] = await self._find_caller(scope)
             except ServiceError as error:
                 is_page = scope["path"].startswith(self.pages)
-                is_signed_out = is_page and isinstance(error, Unauthenticated)
-                answer = service_error_response(scope, error)
-                await (_to_sign_in(scope) if is_signed_out else answer)(scope, receive, send)
+                answer: ASGIApp = service_error_response(scope, error)
+                if is_page and isinstance(error, Unauthenticated):
+                    answer = _redirect_to_sign_in(scope)
+                await answer(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
-    async def _caller(self, scope: Scope) -> Caller:
+    async def _find_caller(self, scope: Scope) -> Caller:
         """Returns the caller of a request, whose log lines name it from now on. Anyone may ask for
         paths that are not guarded, such as /livez. Raises Unauthenticated."""
         if scope["path"].startswith(self.pages):
@@ -76,11 +77,11 @@ class Authentication:
         """Returns the caller of a request to a guarded path, by its ticket, its session or its key.
         Raises Unauthenticated where none of these is valid now."""
         authorization = Headers(scope=scope).getlist("authorization")
-        if not authorization and scope["method"] == "GET" and (ticket := _ticket(scope)):
+        if not authorization and scope["method"] == "GET" and (ticket := _ticket_in_url(scope)):
             return await run_in_threadpool(caller_of_ticket, self.store, ticket, scope["path"])
         # Pages read what they draw. A session may only read: other sites can make a browser send
         # its cookies.
-        if not authorization and scope["method"] in ("GET", "HEAD") and _session(scope):
+        if not authorization and scope["method"] in ("GET", "HEAD") and _session_cookie(scope):
             return await self._caller_of_session(scope)
         caller = cached_caller(self.store, authorization)  # without a query to the database
         if caller is None:
@@ -88,22 +89,22 @@ class Authentication:
         return caller
 
     async def _caller_of_session(self, scope: Scope) -> Caller:
-        return await run_in_threadpool(caller_of_session, self.store, _session(scope))
+        return await run_in_threadpool(caller_of_session, self.store, _session_cookie(scope))
 
 
-def _ticket(scope: Scope) -> str:
+def _ticket_in_url(scope: Scope) -> str:
     """Returns the ticket in the URL of an event stream; empty where there is none."""
     if not scope["path"].endswith(STREAM_SUFFIX):
         return ""
     return QueryParams(scope["query_string"]).get("ticket", "")
 
 
-def _session(scope: Scope) -> str:
+def _session_cookie(scope: Scope) -> str:
     cookies = cookie_parser(Headers(scope=scope).get("cookie", ""))
     return cookies.get(SESSION_COOKIE, "")
 
 
-def _to_sign_in(scope: Scope) -> RedirectResponse:
+def _redirect_to_sign_in(scope: Scope) -> RedirectResponse:
     """Returns a redirect to the form for signing in, which leads back to the page."""
     query = scope["query_string"].decode("latin-1")
     page = f"{scope['path']}?{query}" if query else scope["path"]

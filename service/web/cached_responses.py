@@ -57,7 +57,8 @@ class CachingRoute(JsonRoute):
 
 
 def cache_read_answer(request: Request, text: AnswerText) -> None:
-    """Caches the answer to this GET for good: what it shows never changes."""
+    """Caches the answer to this GET for good: what it shows never changes. Does nothing where
+    `CachingRoute` has found that the answer may not come from memory, and noted no slot."""
     slot: _CacheSlot | None = getattr(request.state, "cache_slot", None)
     if slot is not None:
         slot.memory.keep_unchanging(slot.key, text, text.size)
@@ -65,7 +66,7 @@ def cache_read_answer(request: Request, text: AnswerText) -> None:
 
 def cache_given_answer(request: Request, location: str, text: AnswerText) -> None:
     """Caches the stored answer to this POST, and its location, until the next commit to the
-    database."""
+    database. Does nothing where `CachingRoute` has noted no slot in memory for the answer."""
     slot: _CacheSlot | None = getattr(request.state, "cache_slot", None)
     if slot is not None:
         slot.memory.keep_until_change(slot.key, slot.commits, (location, text), text.size)

@@ -24,11 +24,12 @@ _HEADER = re.compile(rf"[ \t]*(?:\*|{_ENTITY_TAG}(?:[ \t]*,[ \t]*{_ENTITY_TAG})*
 def parse_entity_tags(header: str) -> list[str]:
     """Returns the entity tags of an If-Match or If-None-Match header. The tag of a compressed
     answer is given as that of the plain one: both are of the same state."""
-    return [_plain(tag) for tag in _TAG_OR_STAR.findall(header)]
+    return [_etag_of_plain(tag) for tag in _TAG_OR_STAR.findall(header)]
 
 
-def _plain(tag: str) -> str:
-    """Returns the ETag of the plain answer for that of the compressed one. Other tags stay."""
+def _etag_of_plain(tag: str) -> str:
+    """Returns the ETag of the plain answer for that of the compressed one, which has GZIP_SUFFIX
+    within its quotes. Other tags stay."""
     return tag.removesuffix(f'{GZIP_SUFFIX}"') + '"' if tag.endswith(f'{GZIP_SUFFIX}"') else tag
 
 
@@ -54,7 +55,8 @@ def conditional_response(
 
 
 def tagged_response(document: dict[str, Any], etag: str) -> Response:
-    """Returns the document of a resource that was changed, with its new ETag."""
+    """Returns the document of a resource that was changed, with the new ETag that the caller's
+    next change has to name in If-Match."""
     return JSONResponse(document, headers={"ETag": etag})
 
 
@@ -75,7 +77,7 @@ def not_modified_response(
     if_none_match = request.headers.get("if-none-match", "")
     client_tags = [tag.removeprefix("W/") for tag in _TAG_OR_STAR.findall(if_none_match)]
     for tag in client_tags:
-        if _plain(tag) == etag:
+        if _etag_of_plain(tag) == etag:
             return Response(status_code=304, headers={**headers, "ETag": tag})
     if "*" in client_tags:
         return Response(status_code=304, headers={**headers, "ETag": etag})
@@ -89,6 +91,6 @@ def immutable_response(request: Request, document: dict[str, Any]) -> Response:
 
 def address_etag(request: Request, view: View) -> str:
     """Returns an ETag made from the request's path and the view, for a resource that never
-    changes."""
+    changes: "recommendations/rec_1-brief" for /v1/recommendations/rec_1 in brief."""
     address = request.scope["path"].rsplit("/v1/", 1)[-1]
     return f'"{address}{view.tag}"'

@@ -52,6 +52,7 @@ def _process_metrics() -> Collector:
     folder = os.environ.get(_FOLDER)
     if folder is None:
         return REGISTRY
+    # The files of a process end with its id: gauge_livesum_123.db.
     for pid in {int(path.stem.rpartition("_")[2]) for path in Path(folder).glob("gauge_live*.db")}:
         if _has_ended(pid):
             # Its gauges of running work are dropped; its counters stay.

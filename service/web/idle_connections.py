@@ -31,7 +31,7 @@ is made. A flood of silent connections thus closes itself rather than an upload 
 a moment, and uploads that trickle do not keep all others out."""
 
 
-def default_limit() -> int:
+def default_connection_limit() -> int:
     """Returns half of the file descriptors that the process may open. The other half is for the
     database, worker processes and files, and connections that are being accepted or closed."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -126,7 +126,7 @@ class Connection(H11Protocol):
     def _idle_s(self, now: float) -> float:
         """Returns for how many seconds the service has waited for the client; 0 where the client
         waits for the service. In the midst of a request the seconds count less, by the factor
-        _PATIENCE."""
+        _PATIENCE, because an upload may stall for a moment."""
         if self.transport.is_closing():
             return 0.0
         # Both are idle between requests, and until the head of the next one is complete.
@@ -152,6 +152,7 @@ class Connection(H11Protocol):
         self._head_timer = self.loop.call_later(self.head_wait_s, self._give_up_head)
 
     def _give_up_head(self) -> None:
+        """Closes the connection in uvicorn's way, since the head of a request did not come."""
         CONNECTIONS_CLOSED.labels("silent").inc()
         self.timeout_keep_alive_handler()
 

@@ -76,7 +76,8 @@ class JsonRequest(Request):
             parsed = await texts.run(self.is_disconnected, tenant, parse_body, body, parse)
         if parsed is None:  # FastAPI would take null for no body at all
             raise Refused([Invalid("", None, "must be an object, not null")])
-        self.parsed = self.state.body = parsed  # errors quote the value that was sent from `state`
+        self.parsed = parsed
+        self.state.body = parsed  # `problems` quotes from it the value that breaks a rule
 
     async def json(self) -> Any:
         return self.parsed

@@ -179,7 +179,7 @@ def _infeasible_response(scope: Scope, error: Infeasible) -> JSONResponse:
         "available": echoed_value(error.available),
         "unit": error.unit or None,
         "enough_chips": error.enough_chips,
-        "surest": error.surest and _surest_members(error.surest),
+        "surest": error.surest and _surest_layout_members(error.surest),
         "min_fit_probability": error.surest and error.surest.min_fit_probability,
     }
     if error.blamed:
@@ -187,7 +187,7 @@ def _infeasible_response(scope: Scope, error: Infeasible) -> JSONResponse:
     return problem_response(scope, problem_name(error), error.detail, **members)
 
 
-def _surest_members(surest: Surest) -> dict[str, Any]:
+def _surest_layout_members(surest: Surest) -> dict[str, Any]:
     """Returns the layout that most surely fits, as a problem document has it."""
     layout = LayoutFields.shown(surest.layout, on_torus=surest.on_torus)
     return {"layout": layout.model_dump(mode="json"), "fit_probability": surest.fit_probability}
@@ -215,8 +215,9 @@ def _violation_of_pydantic(scope: Scope, item: Mapping[str, Any]) -> FieldViolat
     "query" or the like."""
     place, *location = item["loc"]
     body = getattr(scope.get("route"), "body_field", None)
-    form = None if body is None else body.field_info.annotation
-    return violation_of_pydantic(item, form, location, in_body=place == "body")
+    # The type of the body has the known fields, which the message about an unknown one names.
+    body_type = None if body is None else body.field_info.annotation
+    return violation_of_pydantic(item, body_type, location, in_body=place == "body")
 
 
 def _submitted_value(scope: Scope, location: Sequence[str | int], otherwise: object) -> object:

@@ -16,8 +16,8 @@ def parameters_of(dependant: Dependant) -> dict[str, bool]:
     """Returns the query parameters of an endpoint, each with whether it is a list. They are the
     fields of its query model, and items of a list come as repeated parameters."""
     # FastAPI gives all parameters as one, whose type is the endpoint's query model.
-    kinds = [parameter.field_info.annotation for parameter in dependant.query_params]
-    models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    types = [parameter.field_info.annotation for parameter in dependant.query_params]
+    models = [kind for kind in types if isinstance(kind, type) and issubclass(kind, BaseModel)]
     return {
         name: get_origin(field.annotation) is list
         for model in models

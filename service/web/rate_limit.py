@@ -48,10 +48,10 @@ class RateLimit:
         is_limited = scope["type"] == "http" and scope["path"].startswith(self._limited)
         if self._per_minute is None or not is_limited:
             return None
-        wait_s = self._take(scope["state"]["caller"].key_id, self._per_minute, monotonic())
+        wait_s = self._take_request(scope["state"]["caller"].key_id, self._per_minute, monotonic())
         return TooManyRequests(self._per_minute, wait_s) if wait_s > 0 else None
 
-    def _take(self, key_id: str | None, per_minute: int, now: float) -> float:
+    def _take_request(self, key_id: str | None, per_minute: int, now: float) -> float:
         """Takes a request from the key's bucket and returns 0. Where the bucket is empty, returns
         the seconds until it holds one."""
         bucket = self._buckets.setdefault(key_id, _Bucket(per_minute, now))

@@ -22,7 +22,7 @@ PAGES_POLICY = (
 each picture, by its hash."""
 
 
-def _headers(policy: str) -> list[tuple[bytes, bytes]]:
+def _headers_with_policy(policy: str) -> list[tuple[bytes, bytes]]:
     """Returns the headers as ASGI sends them. `policy` is the Content-Security-Policy."""
     return [
         (b"x-content-type-options", b"nosniff"),
@@ -31,7 +31,7 @@ def _headers(policy: str) -> list[tuple[bytes, bytes]]:
     ]
 
 
-_OF_API, _OF_DOCS, _OF_PAGES = map(_headers, (API_POLICY, DOCS_POLICY, PAGES_POLICY))
+_OF_API, _OF_DOCS, _OF_PAGES = map(_headers_with_policy, (API_POLICY, DOCS_POLICY, PAGES_POLICY))
 _HTML = b"text/html"
 
 

@@ -32,7 +32,7 @@ class Table:
     columns: Mapping[str, str]
 
     def row(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the item in brief: its value in each column; null where it has none."""
+        """Returns the item's value in each column; null where it has none."""
         return {name: _value_at(item, path) for name, path in self.columns.items()}
 
     def lines(self, items: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -89,7 +89,7 @@ def table_response(request: Request, lines: Iterator[str], name: str) -> Respons
 def csv_line(values: Iterable[Any]) -> str:
     """Returns a line of CSV, with its line ending."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="\r\n").writerow([_cell(value) for value in values])
+    csv.writer(out, lineterminator="\r\n").writerow([_as_cell(value) for value in values])
     return out.getvalue()
 
 
@@ -101,7 +101,7 @@ def _value_at(item: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def _cell(value: Any) -> Any:
+def _as_cell(value: Any) -> Any:
     """Returns the value as a cell has it: JSON for lists and objects. A text that a spreadsheet
     would run as a formula gets an apostrophe in front."""
     if isinstance(value, dict | list):

@@ -74,7 +74,7 @@ class Telemetry:
             if status == 0:
                 await internal_error_response(scope)(scope, receive, send_with_id)
         finally:
-            _record(scope, status, time.perf_counter() - began)
+            _record_request(scope, status, time.perf_counter() - began)
 
 
 def _mask_span(scope: Scope) -> None:
@@ -87,7 +87,7 @@ def _mask_span(scope: Scope) -> None:
             span.set_attribute("url.query", names_of_query(scope["query_string"].decode("latin-1")))
 
 
-def _record(scope: Scope, status: int, seconds: float) -> None:
+def _record_request(scope: Scope, status: int, seconds: float) -> None:
     """Adds a finished request to the metrics and the log. `status` is 0 where no response was
     begun."""
     method = scope["method"] if scope["method"] in _METHODS else "other"

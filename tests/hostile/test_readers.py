@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from models.errors import DomainError
 from service.formats import huggingface, logs, published
-from service.formats.jobs.opening import opened
+from service.formats.jobs.opening import open_job
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.recognition import other_format
 from service.formats.logs.failure import OUT_OF_MEMORY, last_error
@@ -68,7 +68,7 @@ def read_launch(name: str) -> Callable[[str], object]:
 
 def read_job(text: str) -> object:
     """Reads a text as the door does: an object is opened, and its script split."""
-    return split_command(*opened(text, NO_FILES))
+    return split_command(*open_job(text, NO_FILES))
 
 
 def read_log(text: str) -> None:

@@ -9,7 +9,7 @@ from models.spec.attention import Attention
 from models.spec.feed_forward import Mlp
 from service.formats.huggingface.config import Config, shown
 from service.formats.huggingface.parts import gated, heads
-from service.formats.huggingface.patterns import num_layers
+from service.formats.huggingface.patterns import FULL, num_layers
 
 _WIDTH_MULTIPLE = 256  # to which _ffn_mult_to_intermediate_size of the published code rounds up
 _UNDESCRIBED = {
@@ -17,7 +17,7 @@ _UNDESCRIBED = {
     "num_sink_tokens": "windows with sink tokens",
     "sparsify": "sparse weights",
 }
-_attention = heads(bias="attention_bias")
+_read_heads = heads(bias="attention_bias")
 
 
 def listed_layers(cfg: Config) -> list[tuple[Attention | None, Mlp | None]]:
@@ -30,7 +30,7 @@ def listed_layers(cfg: Config) -> list[tuple[Attention | None, Mlp | None]]:
 def _attention_of(cfg: Config, block: Config) -> Attention | None:
     """Returns the attention of one block; None where it has none. Raises Unsupported for
     windows."""
-    part = _described(block.inner("attention"))
+    part = _require_described(block.inner("attention"))
     if part.flag("no_op", default=False):
         return None
     group = part.size("n_heads_in_group")  # queries' heads for each key-value head
@@ -40,14 +40,15 @@ def _attention_of(cfg: Config, block: Config) -> Attention | None:
         raise part.invalid("n_heads_in_group", rule)
     if part.get("window_length") is not None:
         raise Unsupported(part.where("window_length"), part.get("window_length"), "windows here")
-    return _attention(cfg.with_value("num_key_value_heads", num_heads // group), "")
+    cfg = cfg.with_value("num_key_value_heads", num_heads // group)
+    return _read_heads(cfg, FULL)
 
 
 def _mlp_of(cfg: Config, block: Config) -> Mlp | None:
     """Returns the MLP of one block; None where it has none. Its width is two thirds of
     `ffn_mult` times the hidden size, rounded down to a whole number and then up to a multiple of
     256 (`modeling_decilm.py` beside the weights)."""
-    part = _described(block.inner("ffn"))
+    part = _require_described(block.inner("ffn"))
     if part.flag("no_op", default=False):
         return None
     if part.get("intermediate_size") is not None:
@@ -58,9 +59,9 @@ def _mlp_of(cfg: Config, block: Config) -> Mlp | None:
     return gated(bias="mlp_bias")(cfg.with_value("intermediate_size", width))
 
 
-def _described(part: Config) -> Config:
-    """Returns a part of a block. Raises Unsupported where it has a key that the cost model does
-    not cover."""
+def _require_described(part: Config) -> Config:
+    """Returns this part of a block unchanged. Raises Unsupported where it has a key that the cost
+    model does not cover."""
     for key, missing in _UNDESCRIBED.items():
         if part.get(key):
             raise Unsupported(part.where(key), shown(part.get(key)), missing)

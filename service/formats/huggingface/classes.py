@@ -27,6 +27,7 @@ def class_defaults(model_type: str) -> Mapping[str, object]:
     defaults = data("classes")["defaults"].get(remote["like"].get(model_type, model_type), {})
     ambiguous = remote["ambiguous"].get(model_type, ())
     unambiguous = {key: value for key, value in defaults.items() if key not in ambiguous}
+    # The class of the whole multimodal model decides whether embeddings are tied.
     return {**unambiguous, "tie_word_embeddings": False} if model_type in UNTIED else unambiguous
 
 

@@ -62,9 +62,9 @@ class Config:
         """Returns the value of the key, or that in `absent` where it is not written; None where
         it has neither."""
         name = self._name_in(self.values, key)
-        return self._default(key) if name is None else self.values[name]
+        return self._value_if_absent(key) if name is None else self.values[name]
 
-    def _default(self, key: str) -> object:
+    def _value_if_absent(self, key: str) -> object:
         """Returns the value of the key where the config does not write it; None without one."""
         name = self._name_in(self.absent, key)
         return None if name is None else self.absent[name]
@@ -91,11 +91,11 @@ class Config:
 
     def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         """Returns a whole number from 1 to `most`. Raises Invalid for anything else."""
-        return self._whole(key, default, least=1, most=most)
+        return self._whole_number(key, default, least=1, most=most)
 
     def count(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         """Returns a whole number from 0 to `most`. Raises Invalid for anything else."""
-        return self._whole(key, default, least=0, most=most)
+        return self._whole_number(key, default, least=0, most=most)
 
     def null(self, key: str) -> bool:
         """Returns True where the key is null, in the config or by default."""
@@ -112,31 +112,35 @@ class Config:
     def flag(self, key: str, *, default: bool | None = None) -> bool:
         """Returns the key's value, which must be true or false. A key that is missing or null
         takes the value in `absent`, or else `default`. Raises Invalid without either."""
-        absent = self._default(key)
+        absent = self._value_if_absent(key)
         value = self._value(key, default if absent is None else absent)
         if not isinstance(value, bool):
             raise self.invalid(key, "must be true or false")
         return value
 
     def word(self, key: str, default: str | None = None) -> str:
-        return _word(self.where(key), self._value(key, default))
+        return _non_empty_string(self.where(key), self._value(key, default))
 
     def words(self, key: str, length: int) -> list[str]:
         """Returns a list of `length` strings; empty where the key is absent. Raises Invalid for
         another length."""
-        return [_word(where, value) for where, value in self._items(key, length)]
+        return [_non_empty_string(where, value) for where, value in self._items(key, length)]
 
     def switches(self, key: str, length: int) -> list[bool]:
         """Returns a list of `length` zeros and ones as booleans; empty where the key is absent.
         Raises Invalid for another length."""
         return [
-            _whole(where, value, least=0, most=1) == 1 for where, value in self._items(key, length)
+            _whole_number(where, value, least=0, most=1) == 1
+            for where, value in self._items(key, length)
         ]
 
     def indices(self, key: str, length: int) -> set[int]:
         """Returns the indices that a list holds, each below `length`; empty where the key is
         absent."""
-        return {_whole(where, value, least=0, most=length - 1) for where, value in self._items(key)}
+        return {
+            _whole_number(where, value, least=0, most=length - 1)
+            for where, value in self._items(key)
+        }
 
     def inner(self, key: str) -> Config:
         """Returns the object under the key as a config of its own. Raises Invalid where it is
@@ -199,8 +203,8 @@ class Config:
             raise self.missing(key)
         return default
 
-    def _whole(self, key: str, default: int | None, least: int, most: int) -> int:
-        return _whole(self.where(key), self._value(key, default), least=least, most=most)
+    def _whole_number(self, key: str, default: int | None, least: int, most: int) -> int:
+        return _whole_number(self.where(key), self._value(key, default), least=least, most=most)
 
     def _items(self, key: str, length: int | None = None) -> list[tuple[str, object]]:
         """Returns the items of a list, each with its place such as "layer_types[3]" for
@@ -232,7 +236,7 @@ def shown(value: object) -> object:
     return value
 
 
-def _whole(where: str, value: object, least: int, most: int) -> int:
+def _whole_number(where: str, value: object, least: int, most: int) -> int:
     """Returns a whole number between the bounds. Raises Invalid, at the place `where`, for
     anything else."""
     if isinstance(value, bool) or not isinstance(value, int):
@@ -244,7 +248,7 @@ def _whole(where: str, value: object, least: int, most: int) -> int:
     return value
 
 
-def _word(where: str, value: object) -> str:
+def _non_empty_string(where: str, value: object) -> str:
     """Returns a non-empty string. Raises Invalid, at the place `where`, for anything else."""
     if not isinstance(value, str) or not value:
         raise Invalid(where, shown(value), "must be a non-empty string")

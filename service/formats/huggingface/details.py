@@ -31,8 +31,8 @@ def details(config: Mapping[str, object]) -> ModelDetails:
     length = _first_number(values, _CONTEXT_LENGTHS)
     activation = next((values[key] for key in _ACTIVATIONS if values.get(key) is not None), None)
     return ModelDetails(
-        rope_theta=_number(rotary.get("rope_theta")),
-        rotary_share=_number(rotary.get("partial_rotary_factor")),
+        rope_theta=_float_or_none(rotary.get("rope_theta")),
+        rotary_share=_float_or_none(rotary.get("partial_rotary_factor")),
         has_positions=FAMILIES[text.model_type].has_positions(text),
         rope_scaling=None if scaling is None else RopeScaling.of(scaling),
         norm_epsilon=_first_number(values, _NORM_EPSILONS),
@@ -43,11 +43,11 @@ def details(config: Mapping[str, object]) -> ModelDetails:
 
 def _first_number(values: Mapping[str, object], keys: Sequence[str]) -> float | None:
     """Returns the value of the first of these keys that has a number; None where none has."""
-    numbers = (_number(values.get(key)) for key in keys)
+    numbers = (_float_or_none(values.get(key)) for key in keys)
     return next((number for number in numbers if number is not None), None)
 
 
-def _number(value: object) -> float | None:
+def _float_or_none(value: object) -> float | None:
     """Returns a value that is a number; None for any other, such as true."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None

@@ -39,30 +39,30 @@ _PARTS = frozenset(
 _ROWS: Mapping[str, Mapping[str, Any]] = data("families")["families"]
 
 
-def _row(model_type: str) -> dict[str, Any]:
+def _full_row(model_type: str) -> dict[str, Any]:
     """Returns the row of a family, completed from the family that its field `like` names."""
     row = dict(_ROWS[model_type])
     like = row.pop("like", None)
-    return row if like is None else {**_row(like), **row}
+    return row if like is None else {**_full_row(like), **row}
 
 
-def _value(field: str, entry: Any) -> Any:
+def _field_value(field: str, entry: Any) -> Any:
     """Returns the value that a field of `Family` gets for an entry of a row: a function, norms,
     or refused switches."""
     if field in _PARTS:
-        return _part(entry)
+        return _part_of(entry)
     if field == "mixers" and isinstance(entry, dict):
-        return {kind: _part(mixer) for kind, mixer in entry.items()}
+        return {kind: _part_of(mixer) for kind, mixer in entry.items()}
     if field == "norms" and isinstance(entry, dict):
         return Norms(**entry)
     if field in ("mixers", "norms"):
-        return _part(entry)
+        return _part_of(entry)
     if field == "refused":
         return tuple(Refused(*switch) for switch in entry)
     return tuple(entry) if isinstance(entry, list) else entry
 
 
-def _part(entry: Any) -> Any:
+def _part_of(entry: Any) -> Any:
     """Returns the function that a text names, or the result of the call that a list describes:
     heads(qk_norm=True) for ["heads", {"qk_norm": true}]. Other entries, and texts that name no
     function, such as keys of a config, are returned as they are."""
@@ -73,14 +73,15 @@ def _part(entry: Any) -> Any:
     name, *arguments = entry
     keywords = arguments.pop() if arguments and isinstance(arguments[-1], dict) else {}
     return _FUNCTIONS[name](
-        *map(_part, arguments), **{key: _part(value) for key, value in keywords.items()}
+        *map(_part_of, arguments),
+        **{key: _part_of(value) for key, value in keywords.items()},
     )
 
 
-def _family(model_type: str) -> Family:
+def _read_family(model_type: str) -> Family:
     """Returns the family of the row with this model_type."""
-    fields = {field: _value(field, entry) for field, entry in _row(model_type).items()}
+    fields = {field: _field_value(field, entry) for field, entry in _full_row(model_type).items()}
     return Hybrid(**fields) if "mixers" in fields else Family(**fields)
 
 
-FAMILIES: Mapping[str, Family] = {model_type: _family(model_type) for model_type in _ROWS}
+FAMILIES: Mapping[str, Family] = {model_type: _read_family(model_type) for model_type in _ROWS}

@@ -125,16 +125,16 @@ class Family:
                 post_norms=norms.behind,
                 parallel=norms.parallel,
             )
-            for attention, feed_forward in self._blocks(cfg)
+            for attention, feed_forward in self._layer_blocks(cfg)
             if attention or feed_forward
         ]
 
-    def _blocks(self, cfg: Config) -> Iterable[tuple[Attention | None, Mlp | Moe | None]]:
+    def _layer_blocks(self, cfg: Config) -> Iterable[tuple[Attention | None, Mlp | Moe | None]]:
         """Returns the attention and the feed-forward network of each layer."""
         if self.listed is not None:
             return self.listed(cfg)
         attentions = attention_layers(cfg, self.attention, self.kinds)
-        return zip(attentions, self.networks(cfg), strict=True)
+        return zip(attentions, self.feed_forward_networks(cfg), strict=True)
 
     def _num_norms(
         self, norms: Norms, attention: Attention | None, feed_forward: Mlp | Moe | None
@@ -144,7 +144,7 @@ class Family:
         num = norms.num if attention and feed_forward else 1
         return num + (self.experts_normed and isinstance(feed_forward, Moe))
 
-    def networks(self, cfg: Config) -> list[Mlp | Moe]:
+    def feed_forward_networks(self, cfg: Config) -> list[Mlp | Moe]:
         """Returns the feed-forward network of each layer."""
         if self.experts is not None:
             return feed_forward_layers(cfg, self.mlp, self.experts, self.sparse)
@@ -167,14 +167,14 @@ class Hybrid(Family):
         index."""
         kind_of = self.kinds(cfg)
         kinds = [kind_of(index) for index in range(num_layers(cfg))]
-        of_kind = {kind: self._layer(cfg, kind) for kind in dict.fromkeys(kinds)}
-        layers = [of_kind[kind] for kind in kinds]
+        layer_of_kind = {kind: self._layer_of_kind(cfg, kind) for kind in dict.fromkeys(kinds)}
+        layers = [layer_of_kind[kind] for kind in kinds]
         if self.one_block:
             return [replace(layer, num_norms=1) for layer in layers]
-        pairs = zip(layers, self.networks(cfg), strict=True)
+        pairs = zip(layers, self.feed_forward_networks(cfg), strict=True)
         return [replace(layer, feed_forward=network) for layer, network in pairs]
 
-    def _layer(self, cfg: Config, kind: str) -> Layer:
+    def _layer_of_kind(self, cfg: Config, kind: str) -> Layer:
         """Returns a layer of this kind. Raises Unsupported for a kind that the family does not
         describe."""
         if kind not in self.mixers:

@@ -73,8 +73,8 @@ def minimax(cfg: Config) -> Config:
 
 
 def falcon_h1(cfg: Config) -> Config:
-    """Returns the config. Raises Unsupported where only one of Mamba's two projections has a
-    bias."""
+    """Returns the config as it is. Raises Unsupported where only one of Mamba's two projections
+    has a bias, since the cost model has one switch for both."""
     if cfg.flag("projectors_bias") != cfg.flag("mamba_proj_bias"):
         missing = "biases of one of Mamba's two projections"
         raise Unsupported(cfg.where("projectors_bias"), cfg.get("projectors_bias"), missing)
@@ -223,7 +223,7 @@ def _glm_index_kinds(cfg: Config) -> Callable[[int], str]:
     """Returns a function from the index of a layer to its kind: it has an indexer of its own, or
     uses the keys that an earlier layer's indexer chose. The config states the kinds as a list, as
     letters F and S, or as a period and an offset (GLM-5.1)."""
-    stated = cfg.words("indexer_types", num_layers(cfg)) or _letters_of_indexers(cfg)
+    stated = cfg.words("indexer_types", num_layers(cfg)) or _full_or_shared_indexers(cfg)
     if stated:
         if stated[0] != "full" or not set(stated) <= {"full", _SHARED_INDEX}:
             rule = f"must be made of full and {_SHARED_INDEX}, and begin with full"
@@ -235,9 +235,9 @@ def _glm_index_kinds(cfg: Config) -> Callable[[int], str]:
     return lambda index: _SHARED_INDEX if max(index - offset + 1, 0) % period else INDEXED
 
 
-def _letters_of_indexers(cfg: Config) -> list[str]:
-    """Returns for each layer whether its indexer is "full" or shared, from the letters F and S;
-    none where the config has no such pattern."""
+def _full_or_shared_indexers(cfg: Config) -> list[str]:
+    """Returns for each layer whether its indexer is "full" or shared, from the letters F and S or
+    from a list of these words; empty where the config has no such pattern."""
     pattern = cfg.get("index_topk_pattern")
     if not isinstance(pattern, str):
         return cfg.words("index_topk_pattern", num_layers(cfg))

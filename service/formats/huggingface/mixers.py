@@ -31,7 +31,8 @@ RecurrencePart: TypeAlias = Callable[[Config], Recurrence]
 
 
 def attends(part: AttentionPart, *, norms_behind: bool = False) -> LayerPart:
-    """Returns a reader of layers whose attention sees the whole sequence."""
+    """Returns a reader of layers whose attention sees the whole sequence. With `norms_behind`
+    norms follow attention and network instead of preceding them."""
     return lambda cfg: Layer(attention=part(cfg, FULL), post_norms=norms_behind)
 
 
@@ -71,7 +72,7 @@ def delta_net(cfg: Config) -> DeltaNet:
     key_dim = key_dim or 3 * cfg.size("hidden_size") // (4 * key_heads)
     return DeltaNet(
         num_heads=num_heads,
-        num_key_heads=_dividing(cfg, "linear_num_key_heads", key_heads, num_heads),
+        num_key_heads=_num_groups(cfg, "linear_num_key_heads", key_heads, num_heads),
         key_head_dim=key_dim,
         value_head_dim=cfg.size_or_none("linear_value_head_dim") or 2 * key_dim,
         conv_kernel=cfg.size("linear_conv_kernel_dim"),
@@ -134,7 +135,7 @@ def mamba2(*, norm: Switch = True, width: Callable[[Config], int] | None = None)
         num_heads = cfg.size("mamba_n_heads")
         return Mamba2(
             num_heads=num_heads,
-            num_key_heads=_dividing(cfg, "mamba_n_groups", cfg.size("mamba_n_groups"), num_heads),
+            num_key_heads=_num_groups(cfg, "mamba_n_groups", cfg.size("mamba_n_groups"), num_heads),
             key_head_dim=cfg.size("mamba_d_state"),
             value_head_dim=_mamba_head_dim(cfg, width(cfg), num_heads)
             if width
@@ -164,9 +165,9 @@ def _mamba_head_dim(cfg: Config, elements: int, num_heads: int) -> int:
     return elements // num_heads
 
 
-def _dividing(cfg: Config, key: str, parts: int, num_heads: int) -> int:
-    """Returns `parts`, the value of `key`: a number of groups of heads. Raises Invalid where it
-    does not divide the heads."""
+def _num_groups(cfg: Config, key: str, parts: int, num_heads: int) -> int:
+    """Returns `parts`, a number of groups of heads that is the value of `key`. Raises Invalid
+    where it does not divide the heads, and groups would be unequal."""
     if num_heads % parts:
         raise cfg.invalid(key, f"must divide {num_heads} heads")
     return parts
@@ -241,11 +242,12 @@ def pooled_keys(rate_key: str | None = None, *, indexed: bool = False) -> LayerP
             values_are_keys=True,
             kv_norm=True,
             sinks=True,
-            o_groups=_dividing(cfg, "o_groups", cfg.size("o_groups"), num_heads),
+            o_groups=_num_groups(cfg, "o_groups", cfg.size("o_groups"), num_heads),
             o_lora_rank=cfg.size("o_lora_rank"),
             compression=Compression(rate=cfg.size(rate_key), overlap=indexed) if rate_key else None,
             indexer=indexer if indexed else None,
         )
+        # Hyper-connections carry `hc_mult` residual streams from layer to layer.
         return Layer(attention=attention, residual_streams=cfg.size("hc_mult"))
 
     return read

@@ -33,8 +33,9 @@ def heads(
     gate_per_head: bool = False,
 ) -> AttentionPart:
     """Returns a reader of multi-head or grouped-query attention. `bias` is that of queries, keys
-    and values, and of the output too unless `output_bias` is given. A switch that is a text names
-    the key of the config that has its value."""
+    and values, and of the output too unless `output_bias` is given. With `qk_norm_all_heads` the
+    norm of queries and keys has a weight for each head. A switch that is a text names the key of
+    the config that has its value."""
 
     gate: Literal["element", "head"] = "head" if gate_per_head else "element"
 
@@ -118,6 +119,7 @@ def plain(
 
     def read(cfg: Config) -> Mlp:
         """Returns the MLP of a config, with the arguments of `plain`."""
+        # Without `times_hidden` the config must have the width.
         default = times_hidden and times_hidden * cfg.size("hidden_size")
         size = cfg.size("intermediate_size", default)
         return Mlp(
@@ -146,7 +148,7 @@ def experts(
 
     The shared expert has the width under the key `shared_width`, or else is `shared` times as wide
     as a routed one. `shared` is a number, or the key that has it. `bias` is that of the router and
-    of every expert.
+    of every expert. `selection_bias` is added to the router's scores when experts are chosen.
     """
 
     def read(cfg: Config) -> Moe:

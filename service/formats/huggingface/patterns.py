@@ -2,7 +2,8 @@
 
 The *kind* of a layer is what it mixes tokens with: attention over all of a sequence (FULL), over a
 window (SLIDING) or within a chunk (CHUNKED), or a recurrence (LINEAR). A *sparse* layer has
-experts.
+experts. A *reader* takes a config and returns a function from the index of a layer to its kind, or
+to whether it has experts.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def full_every(period: int, key: str | None = None) -> Kinds:
     others a window. The config may have another period under `key`."""
 
     def read(cfg: Config) -> Callable[[int], str]:
+        """Returns a function from the index of a layer to its kind, by the config's period."""
         every = cfg.size(key, period, most=MAX_LAYERS) if key else period
         return lambda index: SLIDING if (index + 1) % every else FULL
 
@@ -107,6 +109,7 @@ def stated_or(default: Kinds) -> Kinds:
     `default`."""
 
     def read(cfg: Config) -> Callable[[int], str]:
+        """Returns a function from the index of a layer to its kind, in the words of this file."""
         layer_types = cfg.words("layer_types", num_layers(cfg))
         if not layer_types:
             return default(cfg)
@@ -124,6 +127,7 @@ def attention_every(period: int, key: str | None = None) -> Kinds:
     recurrence. The config may have another period under `key`."""
 
     def read(cfg: Config) -> Callable[[int], str]:
+        """Returns a function from the index of a layer to its kind, by the config's period."""
         every = cfg.size(key, period) if key else period
         return lambda index: LINEAR if (index + 1) % every else FULL
 
@@ -170,6 +174,7 @@ def sparse_from(key: str, default: int | None = None) -> Sparse:
     under `key`, or else from `default`."""
 
     def read(cfg: Config) -> Callable[[int], bool]:
+        """Returns a test of whether the layer at an index has experts, by the config."""
         first = cfg.count(key, default)
         return lambda index: index >= first
 
@@ -181,6 +186,7 @@ def sparse_where_listed(otherwise: Sparse) -> Sparse:
     or else those of `otherwise`."""
 
     def read(cfg: Config) -> Callable[[int], bool]:
+        """Returns a test of whether the layer at an index has experts, by the config."""
         switches = cfg.switches("moe_layer_freq", num_layers(cfg))
         return switches.__getitem__ if switches else otherwise(cfg)
 
@@ -197,7 +203,7 @@ def deepseek_sparse(cfg: Config) -> Callable[[int], bool]:
     first = cfg.count("first_k_dense_replace")
     if isinstance(cfg.get("moe_layer_freq"), list):
         switches = cfg.switches("moe_layer_freq", num_layers(cfg))
-        if switches:
+        if switches:  # an empty list is refused below, where it is read as a number
             return lambda index: index >= first and switches[index]
     period = cfg.size("moe_layer_freq", 1)
     return lambda index: index >= first and index % period == 0

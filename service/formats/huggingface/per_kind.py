@@ -25,8 +25,8 @@ _GEMMA4_UNDESCRIBED = {
 
 
 def mimo_v2(cfg: Config) -> Config:
-    """Returns the config. Older files repeat sizes for windowed layers; raises Invalid where
-    these differ from the others'."""
+    """Returns the config. Older files repeat sizes for windowed layers, which are read once for
+    all. Raises Invalid where a repeated size differs."""
     for key in ("swa_num_attention_heads", "swa_head_dim", "swa_v_head_dim"):
         common = key.removeprefix("swa_")
         if cfg.get(key) is not None and cfg.size(key) != cfg.size(common):
@@ -101,10 +101,10 @@ def gemma4_heads(cfg: Config, kind: str) -> Attention:
         return _GEMMA4_HEADS(cfg, kind)
     if (head_dim := cfg.get("global_head_dim")) is not None:
         cfg = cfg.with_value("head_dim", head_dim)
-    shared = cfg.flag("attention_k_eq_v")
-    if shared and (kv_heads := cfg.get("num_global_key_value_heads")) is not None:
+    keys_as_values = cfg.flag("attention_k_eq_v")
+    if keys_as_values and (kv_heads := cfg.get("num_global_key_value_heads")) is not None:
         cfg = cfg.with_value("num_key_value_heads", kv_heads)
-    return replace(_GEMMA4_HEADS(cfg, kind), values_are_keys=shared)
+    return replace(_GEMMA4_HEADS(cfg, kind), values_are_keys=keys_as_values)
 
 
 def gemma4_experts(cfg: Config) -> Moe:
@@ -114,6 +114,7 @@ def gemma4_experts(cfg: Config) -> Moe:
 
 
 def gemma4_sparse(cfg: Config) -> Callable[[int], bool]:
+    """Returns a test of whether the layer at an index has experts: all layers, or none."""
     has_experts = cfg.flag("enable_moe_block", default=False)
     return lambda _: has_experts
 
@@ -161,6 +162,7 @@ def heads_of_windows(part: AttentionPart) -> AttentionPart:
     where the config has one."""
 
     def read(cfg: Config, kind: str) -> Attention:
+        """Returns the attention of layers of this kind, with their own number of heads."""
         num_heads = cfg.get("num_sliding_attention_heads")
         if kind == SLIDING and num_heads is not None:
             cfg = cfg.with_value("num_attention_heads", num_heads)
@@ -179,6 +181,7 @@ def laguna(cfg: Config) -> Config:
     kinds = cfg.words("layer_types", num_layers(cfg)) or [FULL] * num_layers(cfg)
     if not isinstance(num_heads, list) or len(num_heads) != len(kinds):
         raise cfg.invalid(key, f"must be a list of {len(kinds)}")
+    # The last layer of each kind stands for all of it, with which the others must agree.
     heads_of_kind = dict(zip(kinds, num_heads, strict=True))
     if any(heads_of_kind[kind] != number for kind, number in zip(kinds, num_heads, strict=True)):
         raise Unsupported(cfg.where(key), shown(num_heads), "heads that differ within a kind")

@@ -47,7 +47,7 @@ _UNSUPPORTED_KEYS = {
     "lora_rank": "low-rank adapters",
     "hc_mult": "hyper-connections",
 }
-"""Keys by which a config adds what its family does not have."""
+"""Keys by which a config adds what its family does not have, and what the cost model then lacks."""
 _NOT_A_DECODER = {
     "is_encoder_decoder": "cross-attention (an encoder-decoder)",
     "add_cross_attention": "cross-attention",
@@ -68,6 +68,7 @@ def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
     at fault."""
     text = text_tower(config)
     for key, missing in _NOT_A_DECODER.items():
+        # Attention that is bidirectional among the tokens of an image leaves text causal.
         if text.get(key) != _ON_IMAGES_ALONE:
             text.refuse(key, missing)
     family = FAMILIES[text.model_type]

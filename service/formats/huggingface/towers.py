@@ -30,7 +30,8 @@ class Tower:
         self, tokens_per_sequence: int, tokens_per_image: int | None, **trained: bool
     ) -> Encoder:
         """Returns the encoder for a workload. An image has `tokens_per_image` tokens, or else as
-        many as all images of this model have, or else all image tokens of a sequence."""
+        many as all images of this model have, or else all image tokens of a sequence. `trained` has
+        the fields of Encoder that say which of its parts are trained."""
         return Encoder(
             hidden_size=self.hidden_size,
             layers=self.layers,

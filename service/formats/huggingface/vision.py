@@ -1,8 +1,9 @@
 """The encoders of images of Hugging Face's vision-language models, from their `vision_config`.
 
 A *tower* is an encoder with its projector, and a *patch* a square of an image: the encoder's own
-token. A reader is named for the vision transformer that it reads. Sizes that a config leaves out
-are those of its class in transformers, which `vision_classes.json` has.
+token. A reader is named for the vision transformer that it reads. It gets the config of the model
+(`whole`), the vision_config inside of it, and the hidden size of the language model. Sizes that a
+config leaves out are those of its class in transformers, which `vision_classes.json` has.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def read(config: Mapping[str, object], text_hidden_size: int) -> Tower:
         missing = f"the encoder of this family; those of {known} are read"
         raise Unsupported("model_type", shown(config.get("model_type")), missing)
     vision = whole.inner("vision_config")
+    # Families in _DEFAULT_CLASSES may have one of several encoders, by the model_type inside.
     if whole.model_type not in _DEFAULT_CLASSES:
         defaults = data("vision_classes")["families"][whole.model_type]
         return reader(whole, vision.assuming(**defaults), text_hidden_size)
@@ -115,7 +117,7 @@ def _qwen2_5_vl(whole: Config, vision: Config, text_hidden: int) -> Tower:
         equal_layers, vision, heads="num_heads", depth="depth", gated=True, rms=True
     )
     full = layers_of()
-    window = (vision.size("window_size") // side_of(vision, "patch_size")) ** 2
+    window = (vision.size("window_size") // side_of(vision, "patch_size")) ** 2  # in patches
     local = layers_of(sliding_window=window, chunked_attention=True)
     sees_all = vision.indices("fullatt_block_indexes", len(full))
     layers = tuple(full[index] if index in sees_all else local[index] for index in range(len(full)))
@@ -207,6 +209,7 @@ def _gemma4(whole: Config, vision: Config, text_hidden: int) -> Tower:
         # Embeddings of rows and of columns.
         other_parameters=2 * vision.size("position_embedding_size") * hidden,
         projector=projector_of(hidden, text_hidden, bias=False),
+        # Without this key images may have any size.
         tokens_per_image=whole.size_or_none("vision_soft_tokens_per_image")
         if whole.is_written("vision_soft_tokens_per_image")
         else None,
@@ -239,19 +242,19 @@ def _kimi(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the encoder MoonViT, whose keys differ between the files beside the weights and
     transformers."""
     vision = vision.respell(_KIMI_KEYS)
-    hidden, (tall, wide) = vision.size("hidden_size"), _pair(vision, "merge_kernel_size")
+    hidden = vision.size("hidden_size")
+    height, width = _pair_of_sizes(vision, "merge_kernel_size")
+    merged = height * width
     positions = vision.size("pos_emb_height") * vision.size("pos_emb_width") * hidden
     normed = whole.size("projection_hidden_size", vision.size("mm_hidden_size", hidden))
     return Tower(
         hidden_size=hidden,
         layers=equal_layers(vision),
-        patches_per_token=tall * wide,
+        patches_per_token=merged,
         patch_elements=3 * side_of(vision, "patch_size") ** 2,
         # The bias of the patches, positions, and a norm with a bias.
         other_parameters=hidden + positions + 2 * hidden,
-        projector=projector_of(
-            tall * wide * hidden, tall * wide * hidden, text_hidden, norm=2 * normed
-        ),
+        projector=projector_of(merged * hidden, merged * hidden, text_hidden, norm=2 * normed),
     )
 
 
@@ -265,13 +268,14 @@ _KIMI_KEYS = {
 }
 
 
-def _pair(cfg: Config, key: str) -> tuple[int, int]:
+def _pair_of_sizes(cfg: Config, key: str) -> tuple[int, int]:
     """Returns two whole numbers from a list under the key. Raises Invalid for anything else."""
     value = cfg.get(key)
     if not isinstance(value, (list, tuple)) or len(value) != 2:
         raise cfg.invalid(key, "must be a list of two whole numbers")
-    tall, wide = (cfg.with_value(key, side).size(key) for side in value)
-    return tall, wide
+    # `size` reads a key, so each number takes the place of the list for a moment.
+    first, second = (cfg.with_value(key, number).size(key) for number in value)
+    return first, second
 
 
 def _internvl(whole: Config, vision: Config, text_hidden: int) -> Tower:
@@ -312,7 +316,7 @@ def _mistral3(whole: Config, vision: Config, text_hidden: int) -> Tower:
     hidden = vision.size("hidden_size")
     merged = whole.size("spatial_merge_size", 2) ** 2
     after = projector_of(
-        _features(whole) * hidden,
+        _num_feature_layers(whole) * hidden,
         text_hidden,
         text_hidden,
         bias=whole.flag("multimodal_projector_bias", default=False),
@@ -340,7 +344,7 @@ def _llava(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the encoder of a LLaVA model, which is a Pixtral, a SigLIP or a CLIP."""
     hidden = vision.size("hidden_size")
     projector = projector_of(
-        _features(whole) * hidden,
+        _num_feature_layers(whole) * hidden,
         text_hidden,
         text_hidden,
         bias=whole.flag("multimodal_projector_bias", default=True),
@@ -368,7 +372,7 @@ def _clip(vision: Config, projector: Projector) -> Tower:
     )
 
 
-def _features(whole: Config) -> int:
+def _num_feature_layers(whole: Config) -> int:
     """Returns the number of encoder layers whose output the projector reads."""
     layers = whole.get("vision_feature_layer")
     return len(layers) if isinstance(layers, (list, tuple)) else 1

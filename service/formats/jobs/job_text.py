@@ -36,8 +36,9 @@ def as_list(value: Any) -> list[Any]:
 
 
 def positive_integer(value: Any) -> int | None:
-    """Returns a whole number from 1 up, given as a number or a text; None for anything else."""
-    match = re.fullmatch(r"\d{1,7}", str(value), re.ASCII) if not isinstance(value, bool) else None
+    """Returns a whole number from 1 up, given as a number or a text; None for anything else. More
+    than seven digits are no count of machines."""
+    match = re.fullmatch(r"\d{1,7}", str(value), re.ASCII)  # no match for True and False
     return int(match[0]) or None if match else None
 
 
@@ -57,7 +58,7 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def header(
+def slurm_header(
     name: str, *, nodes: int | None, gpus: int | None, chip: str | None, written: Mapping[str, str]
 ) -> Header | None:
     """Returns the machines that a job asks for, in the words of Slurm; None where it does not

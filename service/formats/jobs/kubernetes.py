@@ -14,8 +14,8 @@ from service.formats.jobs.job_text import (
     as_list,
     as_mapping,
     environment_of,
-    header,
     positive_integer,
+    slurm_header,
 )
 from service.formats.shell.headers import Header
 
@@ -43,6 +43,7 @@ class _Pod:
 
 
 def is_object(document: Any) -> bool:
+    """Returns True for an object of Kubernetes, which always has these two fields."""
     fields = as_mapping(document)
     return "kind" in fields and "apiVersion" in fields
 
@@ -70,38 +71,38 @@ def _job_of_object(document: Mapping[str, Any]) -> JobText | None:
     trainer = as_mapping(spec.get("trainer"))
     if trainer:
         return _job_of_train_job(trainer)
-    pods = [*_pods(spec, count=1, depth=0)][:_MOST_PODS]
-    working = [pod for pod in pods if _gpus(pod.spec)] or pods
+    pods = [*_pods_inside(spec, count=1, depth=0)][:_MOST_PODS]
+    working = [pod for pod in pods if _gpus_of_pod(pod.spec)] or pods
     entrypoint = spec.get("entrypoint")  # of a RayJob
     # Pods with accelerators come first; mpirun is started by one without.
     for pod in (*working, *pods):
         for container in as_list(pod.spec.get("containers")):
-            text = str(entrypoint) if entrypoint else _command(as_mapping(container))
+            text = str(entrypoint) if entrypoint else _command_line(as_mapping(container))
             if text:
                 return JobText(
                     text=text,
                     environment=environment_of(as_mapping(container).get("env")),
-                    header=_header(working),
+                    header=_header_of_pods(working),
                 )
     return None
 
 
 def _job_of_train_job(trainer: Mapping[str, Any]) -> JobText | None:
     """Returns the job of a TrainJob, which starts torchrun on each node; None without a command."""
-    gpus = _gpus_of(as_mapping(trainer.get("resourcesPerNode")))
+    gpus = _gpus_of_resources(as_mapping(trainer.get("resourcesPerNode")))
     nodes = positive_integer(trainer.get("numNodes")) or 1
     per_node = positive_integer(trainer.get("numProcPerNode"))
-    text = _command(trainer)
+    text = _command_line(trainer)
     if not text:
         return None
     written = {"nodes": f"numNodes: {nodes}", "gpus-per-node": f"resourcesPerNode: {gpus}"}
-    trainer_header = header(
+    trainer_header = slurm_header(
         "TrainJob", nodes=nodes, gpus=gpus or per_node, chip=None, written=written
     )
     return JobText(text=text, environment=environment_of(trainer.get("env")), header=trainer_header)
 
 
-def _pods(node: Mapping[str, Any], count: int, depth: int) -> Iterator[_Pod]:
+def _pods_inside(node: Mapping[str, Any], count: int, depth: int) -> Iterator[_Pod]:
     """Yields each kind of pod inside an object, with the number of its copies. `count` is the
     number of copies of the object; its field `replicas` or the like multiplies that number for
     the pods inside. Fields at a depth that no kind of object has are not read."""
@@ -115,11 +116,11 @@ def _pods(node: Mapping[str, Any], count: int, depth: int) -> Iterator[_Pod]:
     replicas = next(counts, 1)
     for name, value in node.items():
         times = replicas if name in _REPLICATED else 1
-        for child in _children(name, value):
-            yield from _pods(as_mapping(child), count=count * times, depth=depth + 1)
+        for child in _objects_with_pods(name, value):
+            yield from _pods_inside(as_mapping(child), count=count * times, depth=depth + 1)
 
 
-def _children(name: str, value: Any) -> Iterable[Any]:
+def _objects_with_pods(name: str, value: Any) -> Iterable[Any]:
     """Returns the objects, in a field of this name, that may contain pods."""
     if name in _REPLICATED or name in ("rayClusterSpec", "headGroupSpec"):
         return [value]
@@ -128,16 +129,16 @@ def _children(name: str, value: Any) -> Iterable[Any]:
     return as_list(value) if name in _LISTS else []
 
 
-def _gpus(spec: Mapping[str, Any]) -> int | None:
+def _gpus_of_pod(spec: Mapping[str, Any]) -> int | None:
     """Returns the accelerators of all containers of a pod; None where they ask for none."""
     counts = [
-        _gpus_of(as_mapping(as_mapping(container).get("resources")))
+        _gpus_of_resources(as_mapping(as_mapping(container).get("resources")))
         for container in as_list(spec.get("containers"))
     ]
     return sum(filter(None, counts)) or None
 
 
-def _gpus_of(resources: Mapping[str, Any]) -> int | None:
+def _gpus_of_resources(resources: Mapping[str, Any]) -> int | None:
     """Returns the accelerators that a container's resources ask for; None where they ask for
     none."""
     for place in ("limits", "requests"):
@@ -148,25 +149,26 @@ def _gpus_of(resources: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _header(pods: Sequence[_Pod]) -> Header | None:
+def _header_of_pods(pods: Sequence[_Pod]) -> Header | None:
     """Returns the machines of a job: each pod with accelerators is a node. None where these pods
     differ."""
-    per_node = {_gpus(pod.spec) for pod in pods}
+    per_node = {_gpus_of_pod(pod.spec) for pod in pods}
     if len(per_node) != 1 or None in per_node:
         return None
     gpus = per_node.pop()
     nodes = sum(pod.count for pod in pods)
     labels = [as_mapping(pod.spec.get("nodeSelector")) for pod in pods]
     chips = [str(label[name]) for label in labels for name in _CHIP_LABELS if name in label]
+    # The first label stands for all. "NVIDIA-H100-80GB-HBM3" -> "H100-80GB-HBM3"
     chip = re.sub(r"^(?:NVIDIA-|nvidia-)", "", chips[0]) if chips else None
     written = {
         "nodes": f"{nodes} pods",
         "gpus-per-node": f"{gpus} accelerators in resources.limits",
     }
-    return header("Kubernetes", nodes=nodes, gpus=gpus, chip=chip, written=written)
+    return slurm_header("Kubernetes", nodes=nodes, gpus=gpus, chip=chip, written=written)
 
 
-def _command(container: Mapping[str, Any]) -> str:
+def _command_line(container: Mapping[str, Any]) -> str:
     """Returns the command of a container as a shell line, with references $(NAME) replaced by
     its variables."""
     environment = environment_of(container.get("env"))

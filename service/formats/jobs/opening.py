@@ -23,11 +23,11 @@ _DIVIDES = re.compile(r"^---[ \t]*(?:#.*)?$", re.MULTILINE)
 _MOST_DOCUMENTS = 32  # files of a job hold a few; each is parsed
 
 
-def opened(text: str, files: LaunchFiles) -> tuple[str, LaunchFiles]:
+def open_job(text: str, files: LaunchFiles) -> tuple[str, LaunchFiles]:
     """Returns the command that a text starts, and its files. An object that describes a job is
     opened; any other text is returned as it is. Variables that the request sends override those
     of the object."""
-    job = _job(text)
+    job = _described_job(text)
     if job is None:
         return text, files
     environment = {**job.environment, **files.environment}
@@ -35,10 +35,10 @@ def opened(text: str, files: LaunchFiles) -> tuple[str, LaunchFiles]:
     return job.text, replace(files, texts=texts, environment=environment, header=job.header)
 
 
-def _job(text: str) -> JobText | None:
+def _described_job(text: str) -> JobText | None:
     """Returns the job that a text describes, as an object of Kubernetes, SkyPilot or a recipe;
     None for any other text."""
-    documents = _documents(text)
+    documents = _job_documents(text)
     if any(map(kubernetes.is_object, documents)):
         return kubernetes.job_of(documents)
     for document in documents:
@@ -49,7 +49,7 @@ def _job(text: str) -> JobText | None:
     return None
 
 
-def _documents(text: str) -> list[Mapping[str, Any]]:
+def _job_documents(text: str) -> list[Mapping[str, Any]]:
     """Returns the JSON or YAML objects in a text that may describe a job; none for any other
     text."""
     if text.lstrip().startswith("{"):
@@ -58,7 +58,7 @@ def _documents(text: str) -> list[Mapping[str, Any]]:
         return []
     try:
         documents = [read_yaml(part) for part in _DIVIDES.split(text)[:_MOST_DOCUMENTS]]
-    except Invalid:
+    except Invalid:  # a script may have lines that look like the names of a YAML object
         return []
     return [document for document in documents if isinstance(document, Mapping)]
 

@@ -12,8 +12,8 @@ from service.formats.jobs.job_text import (
     as_list,
     as_mapping,
     environment_of,
-    header,
     positive_integer,
+    slurm_header,
 )
 
 _ACCELERATORS = re.compile(r"([A-Za-z][\w.-]{0,60}?)(?::(\d{1,4}))?", re.ASCII)
@@ -34,7 +34,7 @@ def job_of(document: Mapping[str, Any]) -> JobText:
     if "commands" in document:
         return _job_of_dstack_task(document)
     nodes = positive_integer(document.get("num_nodes")) or 1
-    chip, gpus = _accelerators(_resources(document).get("accelerators"))
+    chip, gpus = _chip_and_count(_first_resources(document).get("accelerators"))
     set_by_sky = {"SKYPILOT_NUM_NODES": str(nodes)}
     if gpus:
         set_by_sky["SKYPILOT_NUM_GPUS_PER_NODE"] = str(gpus)
@@ -45,7 +45,7 @@ def job_of(document: Mapping[str, Any]) -> JobText:
     return JobText(
         text=str(document["run"]),
         environment={**set_by_sky, **environment_of(document.get("envs"))},
-        header=header("SkyPilot", nodes=nodes, gpus=gpus, chip=chip, written=written),
+        header=slurm_header("SkyPilot", nodes=nodes, gpus=gpus, chip=chip, written=written),
         files={
             str(name): str(text)
             for name, text in as_mapping(document.get("file_mounts")).items()
@@ -54,7 +54,7 @@ def job_of(document: Mapping[str, Any]) -> JobText:
     )
 
 
-def _resources(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def _first_resources(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the resources that a task asks for; of several alternatives, the first."""
     resources = as_mapping(document.get("resources"))
     others = [*as_list(resources.get("any_of")), *as_list(resources.get("ordered"))]
@@ -64,7 +64,7 @@ def _resources(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def _job_of_dstack_task(document: Mapping[str, Any]) -> JobText:
     """Returns the job of a dstack task: its `commands`, on `nodes` with the GPUs in `resources`."""
     nodes = positive_integer(document.get("nodes")) or 1
-    chip, gpus = _accelerators(as_mapping(document.get("resources")).get("gpu"))
+    chip, gpus = _chip_and_count(as_mapping(document.get("resources")).get("gpu"))
     # `env` is a list of NAME=VALUE or a mapping; `environment_of` reads the mapping.
     pairs = [str(assignment).partition("=") for assignment in as_list(document.get("env"))]
     assigned = {name: value for name, equals, value in pairs if equals}
@@ -74,7 +74,7 @@ def _job_of_dstack_task(document: Mapping[str, Any]) -> JobText:
     return JobText(
         text="\n".join(map(str, document["commands"])),
         environment={**counts, **environment_of(document.get("env")), **assigned},
-        header=header(
+        header=slurm_header(
             "dstack",
             nodes=nodes,
             gpus=gpus,
@@ -84,15 +84,15 @@ def _job_of_dstack_task(document: Mapping[str, Any]) -> JobText:
     )
 
 
-def _accelerators(value: Any) -> tuple[str | None, int | None]:
+def _chip_and_count(value: Any) -> tuple[str | None, int | None]:
     """Returns the chip and the number of chips on a node: ("H100", 8) for H100:8 or {H100: 8}. A
     list of alternatives counts as its first. Returns (None, None) for anything else."""
     if isinstance(value, Mapping) and "name" in value:  # of dstack
-        return _accelerators(f"{value['name']}:{value.get('count', 1)}")
+        return _chip_and_count(f"{value['name']}:{value.get('count', 1)}")
     if isinstance(value, Mapping):
         chip, count = next(iter(value.items()), (None, None))
-        return _accelerators(chip if count is None else f"{chip}:{count}")
+        return _chip_and_count(chip if count is None else f"{chip}:{count}")
     if as_list(value):
-        return _accelerators(value[0])
+        return _chip_and_count(value[0])
     match = _ACCELERATORS.fullmatch(str(value or ""))
     return (match[1], int(match[2] or 1)) if match else (None, None)

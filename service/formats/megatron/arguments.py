@@ -67,7 +67,11 @@ def question(arguments: Mapping[str, str], optional: Collection[str] = ()) -> Ma
     Unsupported for any other part with an argument that is missing, wrong, or not modelled."""
     args = Arguments(in_todays_names(arguments))
     fields: dict[str, Any] = {}
-    for part, read in (("model", read_model), ("workload", read_workload), ("layout", _layout)):
+    for part, read in (
+        ("model", read_model),
+        ("workload", read_workload),
+        ("layout", read_layout),
+    ):
         # An optional part that cannot be read is what the request says itself.
         try:
             refuse_gpt_neox(args)
@@ -125,12 +129,12 @@ def _iterate_stack_fields(args: Arguments) -> Iterator[tuple[str, Any]]:
     if (args.integer("tensor_model_parallel_size") or 1) > 1:
         if not args.boolean("sequence_parallel"):
             yield "sequence_parallel", [True, False]  # the values that layouts may have
-        yield from _overlaps(args, "overlap_tensor")
+        yield from _overlap_field(args, "overlap_tensor")
     if not args.boolean("use_torch_fsdp2"):  # these arguments do not switch FSDP2's own overlap
-        yield from _overlaps(args, "overlap_data")
+        yield from _overlap_field(args, "overlap_data")
     has_experts = args.text("num_experts") is not None
     if has_experts and (args.integer("expert_model_parallel_size") or 1) > 1:
-        yield from _overlaps(args, "overlap_expert")
+        yield from _overlap_field(args, "overlap_expert")
         if dispatcher := _DISPATCHERS.get(args.text("moe_token_dispatcher_type") or ""):
             yield "dispatcher", dispatcher
     if args.text("grad_reduce_in_bf16") is not None:
@@ -141,9 +145,9 @@ def _iterate_stack_fields(args: Arguments) -> Iterator[tuple[str, Any]]:
         yield "loss", "fused" if args.boolean("cross_entropy_loss_fusion") else "stepwise"
 
 
-def _overlaps(args: Arguments, name: str) -> Iterator[tuple[str, bool]]:
-    """Yields the overlap field of this name, where the dump has one of the arguments that switch
-    it on."""
+def _overlap_field(args: Arguments, name: str) -> Iterator[tuple[str, bool]]:
+    """Yields the field of the stack called `name`, such as overlap_data, and whether it is on.
+    Yields nothing where the dump has none of the arguments that switch it on."""
     arguments = [argument for argument in _OVERLAPS[name] if args.text(argument) is not None]
     if arguments:
         yield name, any(map(args.boolean, arguments))
@@ -161,10 +165,10 @@ def read_workload(args: Arguments) -> dict[str, Any]:
         workload["optimizer"] = _optimizer(args)
     if args.boolean("moe_router_force_load_balancing"):
         workload["routing"] = "balanced"
-    return workload | _capacity(args)
+    return workload | _capacity_field(args)
 
 
-def _capacity(args: Arguments) -> dict[str, float]:
+def _capacity_field(args: Arguments) -> dict[str, float]:
     """Returns the capacity factor of experts; none where no token is dropped, which a negative
     factor means too (core/transformer/transformer_config.py)."""
     factor = args.value("moe_expert_capacity_factor")
@@ -201,19 +205,20 @@ def _optimizer(args: Arguments) -> str:
     return "adamw_bf16_moments" if name == "adamw" and has_half_moments else name
 
 
-def _layout(args: Arguments) -> dict[str, Any]:
+def read_layout(args: Arguments) -> dict[str, Any]:
     """Returns the fields of the layout by a dump. Raises Invalid where a deciding argument is
     missing."""
     layers = num_layers(args)
     for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size"):
         args.require_any(name, part="layout")
-    _require_one_kind_of_sequence_parallelism(args)
+    _refuse_ulysses(args)
     tp = args.integer("tensor_model_parallel_size") or 1
     pp = args.integer("pipeline_model_parallel_size") or 1
     cp = args.integer("context_parallel_size") or 1
+    # Without the argument cp counts as 1, which the two sizes confirm where the dump has both.
     if "world_size" not in args or "data_parallel_size" not in args:
         args.require_any("context_parallel_size", part="layout")
-    dp = data_parallel(args, tp * pp * cp)
+    dp = data_parallel_degree(args, tp * pp * cp)
     if tp > 1:
         args.require_any("sequence_parallel", part="layout")
     virtual = _virtual_stages(args, layers, pp)
@@ -226,7 +231,7 @@ def _layout(args: Arguments) -> dict[str, Any]:
         "micro_batch": args.required("micro_batch_size"),
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual_stages": virtual,
-        "balanced": _balanced(args, layers, pp * virtual),
+        "balanced": _has_uneven_chunks(args, layers, pp * virtual),
         **read_recompute(args, layers, pp * virtual),
         "sequence_parallel": tp > 1 and args.boolean("sequence_parallel"),
         **read_memory_knobs(args),
@@ -237,10 +242,10 @@ def data_parallel_axes(args: Arguments, dp: int | None) -> dict[str, int]:
     """Returns the ZeRO stage and the data-parallel degrees. One of the degrees is left out where
     `dp`, the number of data-parallel ranks, is not known."""
     stage = _zero_stage(args)
-    # States are sharded within an instance of the optimizer, and the instances are replicas.
-    replicas = (args.integer("num_distributed_optimizer_instances") or 1) if stage else dp
     axes = {"zero_stage": stage}
+    # States are sharded within an instance of the optimizer, and the instances are replicas.
     # Without a ZeRO stage all data-parallel ranks are replicas.
+    replicas = (args.integer("num_distributed_optimizer_instances") or 1) if stage else dp
     if replicas is None:
         return {"dp_shard": 1, **axes}
     if dp is None:
@@ -264,14 +269,15 @@ def read_memory_knobs(args: Arguments) -> dict[str, bool]:
     }
 
 
-def _require_one_kind_of_sequence_parallelism(args: Arguments) -> None:
-    """Raises Unsupported for the sequence parallelism of DeepSpeed-Ulysses."""
+def _refuse_ulysses(args: Arguments) -> None:
+    """Raises Unsupported for the sequence parallelism of DeepSpeed-Ulysses, which layouts do not
+    have."""
     name = "ds_sequence_parallel_size"
     if (args.integer(name) or 1) > 1:
         raise args.unsupported(name, "sequence parallelism of DeepSpeed-Ulysses")
 
 
-def data_parallel(args: Arguments, model_parallel: int) -> int:
+def data_parallel_degree(args: Arguments, model_parallel: int) -> int:
     """Returns the number of data-parallel ranks: `data_parallel_size`, or the world size divided
     by `model_parallel`, the product of tp, pp and cp. Raises Invalid where the two differ."""
     dp = args.integer("data_parallel_size")
@@ -303,15 +309,15 @@ def _virtual_stages(args: Arguments, layers: int, pp: int) -> int:
     return layers // (pp * chunk_layers)
 
 
-def _balanced(args: Arguments, layers: int, stages: int) -> bool:
-    """Returns True where stages have different numbers of layers, which makes up for the time of
-    the embedding and the loss. `stages` counts all chunks."""
+def _has_uneven_chunks(args: Arguments, layers: int, num_chunks: int) -> bool:
+    """Returns True where chunks have different numbers of layers, which makes up for the time of
+    the embedding and the loss: the field `balanced` of a layout."""
     pattern = pattern_of(args)  # of a hybrid's layers, in which | divides the chunks
     if pattern is not None and len(chunks_of(pattern)) > 1:
         return len({*map(len, chunks_of(pattern))}) > 1
     sets_layers = any(args.text(name) is not None for name in _UNEVEN_SPLIT_ARGUMENTS)
     is_asked_for = sets_layers or any(map(args.boolean, _SPLIT_WITH_ENDS_FLAGS))
-    return stages > 1 and (is_asked_for or layers % stages > 0)
+    return num_chunks > 1 and (is_asked_for or layers % num_chunks > 0)
 
 
 def _zero_stage(args: Arguments) -> int:

@@ -36,7 +36,7 @@ def filled_in(values: Mapping[str, str]) -> dict[str, str]:
     if is_unset("num_layers"):
         arguments["num_layers"] = arguments.get("encoder_num_layers", "None")
     arguments |= _layer_counts(arguments)
-    if not is_unset("window_size"):
+    if not is_unset("window_size"):  # typed as 127,0 and dumped as (127, 0)
         arguments["window_size"] = f"({arguments['window_size'].strip('()[] ')})"
     hidden = arguments.get("hidden_size", "None")
     if is_unset("ffn_hidden_size") and hidden.isdecimal():
@@ -49,7 +49,8 @@ def filled_in(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def unpadded_vocabulary(values: Mapping[str, str]) -> int | None:
-    """Returns the size of the vocabulary before padding; None where it is not known."""
+    """Returns the size of the vocabulary before padding, which depends on the tensor-parallel
+    degree; None where it is not known."""
     size = values.get("vocab_size", "None")
     if not size.isdecimal():
         size = vocabulary_of_tokenizer(values) or "None"

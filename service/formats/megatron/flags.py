@@ -106,7 +106,7 @@ def value_of(flag: str, text: str) -> Any:
         return (text == "True") != switches_off(flag)
     if text in ("None", ""):
         return None
-    if field.kind == "list":
+    if field.kind == "list":  # "['a', 'b.c']" -> ["a", "b.c"]
         return re.findall(r"[\w+.*|-]{1,400}", text, re.ASCII)
     try:
         return field.parse(text)
@@ -119,11 +119,11 @@ def from_words(words: Sequence[str]) -> Settings:
     flag's value. Raises Invalid for values that Megatron's parser refuses, and for undefined
     shell variables."""
     settings = Settings(table())
-    for flag, behind in _grouped(words):
+    for flag, behind in _words_by_flag(words):
         strays = behind
         if flag in table().fields:
             values, strays = _split_values(flag, behind)
-            settings.put(flag, _value(flag, values))
+            settings.put(flag, _value_of_words(flag, values))
             settings.written[flag] = " ".join([flag, *values])
         elif flag:  # an unknown flag may take any number of values, so no word is a stray
             settings.put(flag, " ".join(behind))
@@ -152,12 +152,13 @@ def from_dump(values: Mapping[str, str]) -> Settings:
     return settings
 
 
-def _grouped(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+def _words_by_flag(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yields each flag with the words behind it. Words in front of the first flag have the flag
     ""."""
     flag = ""
     behind: list[str] = []
     for word in words:
+        # A negative number, such as -1, is a value.
         if word.startswith("--") or (word.startswith("-") and not _NUMBER.fullmatch(word)):
             if flag or behind:
                 yield flag, behind
@@ -184,7 +185,7 @@ def _split_values(flag: str, behind: list[str]) -> tuple[list[str], list[str]]:
     return behind[:1], behind[1:]
 
 
-def _value(flag: str, words: Sequence[str]) -> Any:
+def _value_of_words(flag: str, words: Sequence[str]) -> Any:
     """Returns the value of a flag, given its words. Raises Invalid for words that the parser
     refuses; flags of no account are not checked."""
     field = table().fields[flag]
@@ -193,12 +194,12 @@ def _value(flag: str, words: Sequence[str]) -> Any:
     if field.use == "no_account":
         return " ".join(words)
     if field.kind != "list":
-        return _parsed(field, words[0])
+        return _parsed_word(field, words[0])
     item = replace(field, kind=table().facts["items"].get(flag, "str"))
-    return [_parsed(item, word) for word in words]
+    return [_parsed_word(item, word) for word in words]
 
 
-def _parsed(field: Field, word: str) -> Any:
+def _parsed_word(field: Field, word: str) -> Any:
     """Returns the value of a word, by the type of the field. Raises Invalid for a word of
     another type, and for an undefined shell variable."""
     require_defined(field.name, word)
@@ -206,6 +207,7 @@ def _parsed(field: Field, word: str) -> Any:
     try:
         if shape and not shape.fullmatch(word):
             raise invalid_launch(word, rule)
+        # An optional field may lack a value in a dump, but a typed "None" is no number.
         return replace(field, is_optional=False).parse(word)
     except Invalid as error:
         raise invalid_launch(f"{field.name} {word[:80]}", error.rule) from None

@@ -24,7 +24,7 @@ _MAMBA_EXPANSION = 2
 """The width of Mamba-2 divided by the hidden size, where the number of its heads is not given."""
 
 
-def has_layers_of_kinds(args: Arguments) -> bool:
+def needs_layer_list(args: Arguments) -> bool:
     """Returns True where the model needs a list of layers: they differ, or have parts that a
     plain shape cannot express."""
     named = (*PATTERNS, _VARIANT, "moe_latent_size")
@@ -54,7 +54,8 @@ def layer_list(
     args: Arguments, parts: Mapping[str, Any], switches: Mapping[str, list[bool]]
 ) -> dict[str, Any]:
     """Returns the `layers` and `layer_kinds` of a model as a request writes them, made of these
-    parts: "attention", "mlp" and, where some layer has experts, "moe".
+    parts: "attention", "mlp" and, where some layer has experts, "moe". `layers` has a name for each
+    layer, such as "attention_moe" or a letter of the pattern, and `layer_kinds` what it stands for.
 
     `switches` is only read for models without a layer pattern. Its lists "sparse", "window" and
     "recurrence" have a switch for each layer.
@@ -62,12 +63,12 @@ def layer_list(
     pattern = pattern_of(args)
     if pattern is not None:
         letters = [*"".join(chunks_of(pattern))]
-        blocks = _blocks(args, pattern, parts)
+        blocks = _blocks_by_letter(args, pattern, parts)
         return {"layers": letters, "layer_kinds": {letter: blocks[letter] for letter in letters}}
     kinds: dict[str, Any] = {}
     names = []
     for index, sparse in enumerate(switches["sparse"]):
-        name, mixer = _mixer(args, parts["attention"], switches, index)
+        name, mixer = _named_mixer(args, parts["attention"], switches, index)
         network = "moe" if sparse else "mlp"
         names.append(f"{name}_{network}")
         kinds[names[-1]] = {**mixer, network: parts[network]}
@@ -77,18 +78,19 @@ def layer_list(
 # -- hybrids
 
 
-def _blocks(args: Arguments, pattern: str, parts: Mapping[str, Any]) -> dict[str, Any]:
+def _blocks_by_letter(args: Arguments, pattern: str, parts: Mapping[str, Any]) -> dict[str, Any]:
     """Returns, for each letter of the model's pattern, the part that it stands for: {"-":
-    {"mlp": …}, "M": {"recurrence": …}}."""
+    {"mlp": …}, "M": {"recurrence": …}}. The letters for attention are * and + (latent attention)
+    and D (with an indexer), M is Mamba-2, G a gated delta net, and E experts."""
     blocks: dict[str, Any] = {"-": {"mlp": parts["mlp"]}}
     if set("*+D") & set(pattern):
         blocks |= {letter: {"attention": parts["attention"]} for letter in "*+"}
     if "D" in pattern:
-        blocks["D"] = {"attention": {**parts["attention"], "indexer": _indexer(args)}}
+        blocks["D"] = {"attention": {**parts["attention"], "indexer": _indexer_fields(args)}}
     if "M" in pattern:
-        blocks["M"] = {"recurrence": _mamba(args)}
+        blocks["M"] = {"recurrence": _mamba_fields(args)}
     if "G" in pattern:
-        blocks["G"] = {"recurrence": _delta_net(args)}
+        blocks["G"] = {"recurrence": _delta_net_fields(args)}
     if "E" in pattern:
         if "moe" not in parts:
             raise args.invalid("num_experts", "is required for the letter E of the pattern")
@@ -96,7 +98,7 @@ def _blocks(args: Arguments, pattern: str, parts: Mapping[str, Any]) -> dict[str
     return blocks
 
 
-def _mamba(args: Arguments) -> dict[str, Any]:
+def _mamba_fields(args: Arguments) -> dict[str, Any]:
     """Returns the sizes of Mamba-2 as a request writes them, with Megatron's defaults."""
     head_dim = args.integer("mamba_head_dim") or 64
     heads = args.integer("mamba_num_heads")
@@ -112,13 +114,13 @@ def _mamba(args: Arguments) -> dict[str, Any]:
 # -- other models
 
 
-def _mixer(
+def _named_mixer(
     args: Arguments, attention: Mapping[str, Any], switches: Mapping[str, list[bool]], index: int
 ) -> tuple[str, dict[str, Any]]:
     """Returns a name for the mixer of the layer at this index, and the mixer, attention or a
     recurrence, as a request writes it."""
     if switches["recurrence"][index]:
-        return "linear_attention", {"recurrence": _delta_net(args)}
+        return "linear_attention", {"recurrence": _delta_net_fields(args)}
     mixer = dict(attention)
     name = "attention"
     if not switches["window"][index]:
@@ -131,7 +133,7 @@ def _mixer(
     period = args.integer("dsa_indexer_topk_freq") or 1
     offset = args.integer("dsa_indexer_skip_topk_offset", least=0) or 0
     shared = shares_indexer(index, period, offset)
-    indexer = {**_indexer(args), **({"shared": True} if shared else {})}
+    indexer = {**_indexer_fields(args), **({"shared": True} if shared else {})}
     return f"{name}_shared" if shared else name, {"attention": {**mixer, "indexer": indexer}}
 
 
@@ -144,7 +146,7 @@ def variant_of(args: Arguments) -> str | None:
     return variant
 
 
-def _delta_net(args: Arguments) -> dict[str, Any]:
+def _delta_net_fields(args: Arguments) -> dict[str, Any]:
     """Returns the sizes of the gated delta net as a request writes them, with Megatron's
     defaults."""
     return {
@@ -157,7 +159,7 @@ def _delta_net(args: Arguments) -> dict[str, Any]:
     }
 
 
-def _indexer(args: Arguments) -> dict[str, Any]:
+def _indexer_fields(args: Arguments) -> dict[str, Any]:
     """Returns the indexer of sparse attention as a request writes it. Its keys have a norm with
     a bias."""
     head_dim = args.required("dsa_indexer_head_dim")

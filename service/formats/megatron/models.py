@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from service.formats.megatron.layer_pattern import layer_switches
-from service.formats.megatron.layers import has_layers_of_kinds, layer_list, pattern_of, variant_of
+from service.formats.megatron.layers import layer_list, needs_layer_list, pattern_of, variant_of
 from service.formats.megatron.values import Arguments
 
 _MAX_LAYERS = 1024  # as many as requests take
@@ -40,7 +40,8 @@ def num_layers(args: Arguments) -> int:
 
 def read_model(args: Arguments) -> dict[str, Any]:
     """Returns the model of the arguments as a request writes it. Raises Invalid where a deciding
-    argument is missing, and Unsupported for models that cannot be expressed."""
+    argument is missing, which may have been cut off a dump, and Unsupported for models that cannot
+    be expressed."""
     _require_described(args)
     layers = num_layers(args)
     args.require_any("swiglu", "quick_geglu", part="model")
@@ -51,12 +52,12 @@ def read_model(args: Arguments) -> dict[str, Any]:
         args.require_any("multi_latent_attention", part="model")
     model: dict[str, Any] = {
         "hidden_size": args.required("hidden_size"),
-        **_vocabulary(args),
+        **_vocabulary_field(args),
         "tie_word_embeddings": not args.boolean("untie_embeddings_and_output_weights"),
         "mtp_layers": args.integer("mtp_num_layers", least=0) or 0,
     }
-    is_mixed = has_layers_of_kinds(args)
-    return {**model, **(_layers(args, layers) if is_mixed else _shape(args, layers))}
+    is_mixed = needs_layer_list(args)
+    return {**model, **(_listed_layers(args, layers) if is_mixed else _shape_fields(args, layers))}
 
 
 def _require_described(args: Arguments) -> None:
@@ -66,10 +67,10 @@ def _require_described(args: Arguments) -> None:
             raise args.unsupported(name, missing)
     if args.boolean("is_hybrid_model") and pattern_of(args) is None:
         raise args.unsupported("is_hybrid_model", "layers that no pattern names")
-    variant_of(args)
+    variant_of(args)  # raises Unsupported for attention of an unknown kind
 
 
-def _shape(args: Arguments, layers: int) -> dict[str, Any]:
+def _shape_fields(args: Arguments, layers: int) -> dict[str, Any]:
     """Returns the sizes of a model whose layers are alike, as a request writes them."""
     model: dict[str, Any] = {
         "num_layers": layers,
@@ -80,14 +81,14 @@ def _shape(args: Arguments, layers: int) -> dict[str, Any]:
         "qk_norm": args.boolean("qk_layernorm") and not args.boolean("multi_latent_attention"),
         "attention_bias": args.boolean("add_qkv_bias") or args.boolean("add_bias_linear"),
         "attention_output_bias": args.boolean("add_bias_linear"),
-        **_window(args, layers),
+        **_window_fields(args, layers),
     }
     if args.boolean("multi_latent_attention"):
-        model["mla"] = _mla(args)
+        model["mla"] = _mla_fields(args)
     else:
-        model |= _heads(args)
+        model |= _head_fields(args)
     if args.text("num_experts") is not None:
-        model["moe"] = _moe(args, layers)
+        model["moe"] = _moe_fields(args, layers)
     return model
 
 
@@ -95,9 +96,10 @@ def _is_gated(args: Arguments) -> bool:
     return args.boolean("swiglu") or args.boolean("quick_geglu")
 
 
-def _layers(args: Arguments, layers: int) -> dict[str, Any]:
+def _listed_layers(args: Arguments, layers: int) -> dict[str, Any]:
     """Returns a model with several kinds of layers, as a request lists them."""
     has_experts = args.text("num_experts") is not None
+    # Where there is a layer pattern, its letters say which layers have experts.
     sparse = [has_experts] * layers
     if has_experts and args.text("moe_layer_freq") and pattern_of(args) is None:
         sparse = _layer_pattern(args, "moe_layer_freq", layers, _first_of_period)
@@ -109,20 +111,20 @@ def _layers(args: Arguments, layers: int) -> dict[str, Any]:
         "gated": _is_gated(args),
         "bias": args.boolean("add_bias_linear"),
     }
-    switches = {"sparse": sparse, "recurrence": recurs, "window": _windowed(args, layers)}
+    switches = {"sparse": sparse, "recurrence": recurs, "window": _windowed_layers(args, layers)}
     experts = {"moe": _listed_experts(args)} if has_experts else {}
-    parts = {"mlp": mlp, **experts, "attention": _attention(args)}
+    parts = {"mlp": mlp, **experts, "attention": _attention_fields(args)}
     return layer_list(args, parts, switches)
 
 
-def _attention(args: Arguments) -> dict[str, Any]:
+def _attention_fields(args: Arguments) -> dict[str, Any]:
     """Returns the attention of a listed layer, as a request writes it."""
     # In a layer pattern, + and D are latent attention, D with an indexer.
     has_latent_letter = bool(set("+D") & set(pattern_of(args) or ""))
     is_latent = args.boolean("multi_latent_attention") or has_latent_letter
     fields: dict[str, Any] = {
         "num_attention_heads": args.required("num_attention_heads"),
-        **({"mla": _mla(args)} if is_latent else _heads(args)),
+        **({"mla": _mla_fields(args)} if is_latent else _head_fields(args)),
         "qk_norm": args.boolean("qk_layernorm") and not is_latent,
         "attention_bias": args.boolean("add_qkv_bias") or args.boolean("add_bias_linear"),
         "attention_output_bias": args.boolean("add_bias_linear"),
@@ -138,14 +140,14 @@ def _attention(args: Arguments) -> dict[str, Any]:
 def _listed_experts(args: Arguments) -> dict[str, Any]:
     """Returns the experts of a listed layer, as a request writes them."""
     return {
-        **_experts(args),
+        **_expert_fields(args),
         "gated": _is_gated(args),
         "shared_gate": args.boolean("moe_shared_expert_gate"),
         "latent_size": args.integer("moe_latent_size"),
     }
 
 
-def _vocabulary(args: Arguments) -> dict[str, int]:
+def _vocabulary_field(args: Arguments) -> dict[str, int]:
     """Returns the field for the size of the padded vocabulary; no field where a typed command
     line leaves it to the tokenizer. Raises Invalid where a dump has no size."""
     size = args.integer("padded_vocab_size") or args.integer("vocab_size")
@@ -154,8 +156,9 @@ def _vocabulary(args: Arguments) -> dict[str, int]:
     return {"vocab_size": size or args.required("vocab_size")}
 
 
-def _heads(args: Arguments) -> dict[str, int]:
-    """Returns the key-value heads and the elements of a head, as a request writes them."""
+def _head_fields(args: Arguments) -> dict[str, int]:
+    """Returns the key-value heads and the elements of a head, as a request writes them. Raises
+    Invalid where a dump lacks the switch for grouped queries, which may have been cut off."""
     args.require_any("group_query_attention", part="model")
     is_grouped = args.boolean("group_query_attention")
     kv_heads = args.required("num_query_groups" if is_grouped else "num_attention_heads")
@@ -164,7 +167,7 @@ def _heads(args: Arguments) -> dict[str, int]:
     return heads if head_dim is None else {**heads, "head_dim": head_dim}
 
 
-def _mla(args: Arguments) -> dict[str, int | None]:
+def _mla_fields(args: Arguments) -> dict[str, int | None]:
     """Returns the sizes of multi-head latent attention, as a request writes them."""
     return {
         "q_lora_rank": args.integer("q_lora_rank"),
@@ -175,14 +178,14 @@ def _mla(args: Arguments) -> dict[str, int | None]:
     }
 
 
-def _window(args: Arguments, layers: int) -> dict[str, int]:
+def _window_fields(args: Arguments, layers: int) -> dict[str, int]:
     """Returns the sliding window of a model whose layers are otherwise alike. With
     window_attn_skip_freq n, every n-th layer sees the whole sequence. Raises Unsupported where
     such layers stand at irregular distances."""
     size = _window_size(args)
     if size is None:
         return {}
-    has_window = _windowed(args, layers)
+    has_window = _windowed_layers(args, layers)
     if all(has_window):
         return {"sliding_window": size}
     period = has_window.index(False) + 1
@@ -207,20 +210,20 @@ def _window_size(args: Arguments) -> int | None:
     return None if left < 0 else left + 1
 
 
-def _windowed(args: Arguments, layers: int) -> list[bool]:
+def _windowed_layers(args: Arguments, layers: int) -> list[bool]:
     """Returns, for each layer, whether its attention has the window."""
     if args.text("window_attn_skip_freq") is None:
         return [True] * layers
     return _layer_pattern(args, "window_attn_skip_freq", layers, _all_but_last_of_period)
 
 
-def _moe(args: Arguments, layers: int) -> dict[str, int | bool]:
+def _moe_fields(args: Arguments, layers: int) -> dict[str, int | bool]:
     """Returns the experts of a model whose layers are alike, and which of its layers have them."""
     first, period = _sparse_layers(args, layers)
-    return {**_experts(args), "first_k_dense": first, "moe_layer_freq": period}
+    return {**_expert_fields(args), "first_k_dense": first, "moe_layer_freq": period}
 
 
-def _experts(args: Arguments) -> dict[str, int | bool]:
+def _expert_fields(args: Arguments) -> dict[str, int | bool]:
     """Returns the sizes of the experts, as a request writes them."""
     width = args.integer("moe_ffn_hidden_size") or args.required("ffn_hidden_size")
     return {
@@ -228,12 +231,12 @@ def _experts(args: Arguments) -> dict[str, int | bool]:
         "experts_per_token": args.required("moe_router_topk"),
         "moe_intermediate_size": width,
         "bias": args.boolean("add_bias_linear"),
-        **_groups(args),
-        **_shared_expert(args),
+        **_group_fields(args),
+        **_shared_expert_fields(args),
     }
 
 
-def _groups(args: Arguments) -> dict[str, int]:
+def _group_fields(args: Arguments) -> dict[str, int]:
     """Returns the groups among which experts are chosen; none without --moe-router-group-topk,
     where groups limit nothing."""
     groups = args.integer("moe_router_num_groups")
@@ -241,7 +244,7 @@ def _groups(args: Arguments) -> dict[str, int]:
     return {"num_groups": groups, "groups_per_token": top_k} if groups and top_k else {}
 
 
-def _shared_expert(args: Arguments) -> dict[str, int]:
+def _shared_expert_fields(args: Arguments) -> dict[str, int]:
     width = args.integer("moe_shared_expert_intermediate_size", least=0)
     return {"num_shared_experts": 1, "shared_expert_intermediate_size": width} if width else {}
 
@@ -276,8 +279,8 @@ def _sparse_layers(args: Arguments, layers: int) -> tuple[int, int]:
 
 
 def require_layer_pattern(args: Arguments, name: str, layers: int) -> bool:
-    """Returns True where an argument is absent or has a switch for each layer. Raises Stopped
-    otherwise."""
+    """Raises Stopped for an argument that is given and has not a switch for each layer. Otherwise
+    returns True, so that a caller who collects stops can tell that there was none."""
     return args.text(name) is None or bool(_layer_pattern(args, name, layers, _first_of_period))
 
 

@@ -52,7 +52,7 @@ def virtual_stages(args: Arguments, pp: int) -> int:
         return 1
     name = given_names[0]
     if name == "pipeline_model_parallel_layout":
-        chunks = len(_chunks(args))
+        chunks = len(_chunks_of_layout(args))
         if chunks % pp:
             rule = f"has {chunks} chunks, which {pp} stages must divide"
             raise args.stopped(name, rule, f"as many chunks as a multiple of {pp}")
@@ -127,13 +127,13 @@ def layers_per_chunk(args: Arguments, pp: int, virtual: int) -> list[int]:
     if pattern is not None and len(chunks_of(pattern)) > 1:
         return [len(chunk) for chunk in chunks_of(pattern)]
     if args.text("pipeline_model_parallel_layout") is not None:
-        counts = [chunk.count("t") for chunk in _chunks(args)]
+        counts = [chunk.count("t") for chunk in _chunks_of_layout(args)]
         layers = args.required("num_layers")
         if sum(counts) != layers:
             name = "pipeline_model_parallel_layout"
             rule = f"has {sum(counts)} layers, and must have the {layers} of the model"
             raise args.stopped(name, rule, f"as many t as layers, {layers}")
-        return _with_mtp_at_end(counts, _chunks(args), pp)
+        return _with_mtp_at_end(counts, _chunks_of_layout(args), pp)
     if args.text(FIRST) is not None or args.text(LAST) is not None:
         return _with_given_ends(args, pp, virtual)
     counted_ends = [name for name in (EMBEDDING, LOSS) if args.boolean(name)]
@@ -145,6 +145,7 @@ def layers_per_chunk(args: Arguments, pp: int, virtual: int) -> list[int]:
         rule = f"makes {layers} of the layers, which {num_chunks} chunks must divide: {_STOPS}"
         raise args.stopped(counted_ends[0], f"{rule} otherwise", "drop it")
     counts = [layers // num_chunks] * num_chunks
+    # The embedding or the loss takes the place of a layer at its end.
     counts[0] -= EMBEDDING in counted_ends
     counts[-1] -= LOSS in counted_ends
     return counts
@@ -158,8 +159,10 @@ def _with_mtp_at_end(counts: list[int], chunks: Sequence[str], pp: int) -> list[
     traded = list(counts)
     for index, chunk in enumerate(chunks[:-1]):
         for _ in range(chunk.count("m")):
+            # The chunks of the last stage, without the last one, which has the loss. There may be
+            # none, and `index` then says so.
             last_stage = range(pp - 1, len(traded) - 1, pp)
-            fullest = max(last_stage, key=lambda chunk: traded[chunk], default=index)
+            fullest = max(last_stage, key=lambda other: traded[other], default=index)
             if fullest == index or traded[fullest] < 2:
                 return counts
             traded[fullest] -= 1
@@ -178,7 +181,7 @@ def has_empty_chunks(args: Arguments) -> bool:
     """Returns True where the layout string has a chunk without layers between its first and last
     chunk, which no `Layout` can express."""
     try:
-        return not all("t" in chunk for chunk in _chunks(args)[1:-1])
+        return not all("t" in chunk for chunk in _chunks_of_layout(args)[1:-1])
     except Invalid:  # the layout is refused elsewhere
         return False
 
@@ -193,7 +196,7 @@ def _with_given_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
     """Returns the number of layers of each chunk where arguments set the layers of the first or
     the last stage. Raises Stopped where the other layers do not divide evenly."""
     ends = [name for name in (FIRST, LAST) if args.text(name) is not None]
-    for name in (EMBEDDING, LOSS):
+    for name in (EMBEDDING, LOSS):  # arguments that count the embedding or the loss as a layer
         if args.boolean(name):
             rule = f"does not go with {args.called(ends[0])}: {_STOPS}"
             raise args.stopped(name, rule, "drop it")
@@ -225,15 +228,18 @@ def _even_ends(args: Arguments, ends: list[str], pp: int, virtual: int) -> str:
     others = pp - len(ends)
 
     def is_even(candidate: int) -> bool:
+        """Returns True where the other stages get equally many layers, which their virtual stages
+        divide, if `ends[0]` is this candidate. Without other stages no layer may remain."""
         remaining = layers - candidate
         return (remaining > 0 and remaining % (others * virtual) == 0) if others else not remaining
 
+    # A stage has equally many layers in each of its virtual stages.
     even = filter(is_even, range(virtual, layers + 1, virtual))
     nearest = sorted(even, key=lambda candidate: abs(candidate - count))[:_MOST_VALUES]
     return _flag_with(args, ends[0], sorted(nearest)) if nearest else ""
 
 
-def _chunks(args: Arguments) -> list[str]:
+def _chunks_of_layout(args: Arguments) -> list[str]:
     """Returns the chunks of a layout string with its repeats unfolded: ["Ett", "tt", "ttmL"] for
     Et*2|tt|ttmL. Raises Stopped for a string that Megatron refuses."""
     name = "pipeline_model_parallel_layout"

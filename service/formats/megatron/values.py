@@ -53,7 +53,8 @@ class Arguments(Settings):
         return value
 
     def replaced(self, **texts: str) -> Arguments:
-        """Returns the arguments with other texts for some of them."""
+        """Returns the arguments with other texts for some of them, so that reading can go on after
+        a value that Megatron refuses."""
         return Arguments({**self.given, **texts}, self.flags)
 
     def require_any(self, *names: str, part: str) -> None:
@@ -91,6 +92,7 @@ class Arguments(Settings):
         return self.stopped(name, rule, f"{self.called(name)} {least}")
 
     def shortened(self, name: str) -> str | None:
+        """Returns an argument as an answer repeats it; None where it is absent."""
         value = self.text(name)
         return None if value is None else shortened(value)
 

@@ -49,12 +49,13 @@ def in_todays_names(arguments: Mapping[str, str]) -> Mapping[str, str]:
     for name, name_today in facts(VERSIONS)["renamed"].items():
         if name in arguments and _is_unset(renamed, name_today):
             renamed[name_today] = arguments[name]
-    renamed |= _recompute(arguments)
-    renamed |= _model(arguments)
-    renamed |= _batch(arguments, renamed)
-    renamed |= _experts(arguments, renamed)
+    renamed |= _recompute_argument(arguments)
+    renamed |= _model_arguments(arguments)
+    renamed |= _batch_arguments(arguments, renamed)
+    renamed |= _expert_arguments(arguments, renamed)
     if is_of_deepspeed(arguments):
         renamed["deepspeed"] = "True"
+        # DeepSpeed shards the optimizer itself, so these dumps lack Megatron's own switch.
         renamed.setdefault("use_distributed_optimizer", "False")
     if any(name in arguments for name in _OLD_ARGUMENTS):  # a version before 2023
         # Some arguments came in together. Where a dump has one of them, it was made later, and a
@@ -70,18 +71,18 @@ def _is_unset(arguments: Mapping[str, str], name: str) -> bool:
     return arguments.get(name, "").strip() in ("", "None")
 
 
-def _whole(arguments: Mapping[str, str], name: str) -> int | None:
+def _whole_number(arguments: Mapping[str, str], name: str) -> int | None:
     """Returns the whole number that an argument holds; None where it holds none."""
     match = _WHOLE.fullmatch(arguments.get(name, "").strip())
     return int(match.group(1)) if match else None
 
 
-def _recompute(arguments: Mapping[str, str]) -> dict[str, str]:
+def _recompute_argument(arguments: Mapping[str, str]) -> dict[str, str]:
     """Returns the present argument for older arguments of recompute, none where the dump has a
     granularity. Older switches for checkpointing activations recompute whole layers: "full"."""
     if not _is_unset(arguments, "recompute_granularity"):
         return {}
-    if not _is_unset(arguments, "activations_checkpoint_granularity"):
+    if not _is_unset(arguments, "activations_checkpoint_granularity"):  # renamed by the table
         return {}
     if arguments.get("checkpoint_activations", "").strip() == "True":
         return {"recompute_granularity": "full"}
@@ -96,7 +97,7 @@ def _recompute(arguments: Mapping[str, str]) -> dict[str, str]:
 def _feed_forward_width(arguments: Mapping[str, str]) -> dict[str, str]:
     """Returns four times the hidden size as the width of the MLP, for versions that had no
     argument for it or printed None."""
-    hidden = _whole(arguments, "hidden_size")
+    hidden = _whole_number(arguments, "hidden_size")
     came_later = "micro_batch_size" in arguments
     if not hidden or not _is_unset(arguments, "ffn_hidden_size"):
         return {}
@@ -106,7 +107,7 @@ def _feed_forward_width(arguments: Mapping[str, str]) -> dict[str, str]:
     return {"ffn_hidden_size": str(4 * hidden)}
 
 
-def _model(arguments: Mapping[str, str]) -> dict[str, str]:
+def _model_arguments(arguments: Mapping[str, str]) -> dict[str, str]:
     """Returns the present arguments for gates, tied embeddings, groups of heads and fp8 of other
     versions."""
     renamed: dict[str, str] = {}
@@ -121,37 +122,37 @@ def _model(arguments: Mapping[str, str]) -> dict[str, str]:
             arguments["tie_embed_logits"].strip() == "False"
         )
     for name in ("num_attention_heads_kv", "num_key_value_heads"):
-        groups = _whole(arguments, name)
+        groups = _whole_number(arguments, name)
         if groups and "group_query_attention" not in arguments:
             renamed |= {"group_query_attention": "True", "num_query_groups": str(groups)}
     if arguments.get("attention_head_type", "").strip() == "multiquery":
         renamed |= {"group_query_attention": "True", "num_query_groups": "1"}
     fp8_switches = (arguments.get(name, "").strip() for name in ("fp8_hybrid", "fp8_e4m3"))
     if _is_unset(arguments, "fp8") and "True" in fp8_switches:
-        renamed["fp8"] = "hybrid"
+        renamed["fp8"] = "hybrid"  # e4m3 in backward too, which costs the same
     return renamed
 
 
-def _batch(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
+def _batch_arguments(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
     """Returns the present batch arguments. `batch_size` of 2019 and 2020 counts the sequences of
     one data-parallel rank in a micro-batch. `renamed` has the arguments translated so far."""
-    per_rank = _whole(arguments, "batch_size")
+    per_rank = _whole_number(arguments, "batch_size")
     if per_rank is None or not _is_unset(arguments, "micro_batch_size"):
         return {}
     batch = {"micro_batch_size": str(per_rank)}
-    world = _whole(renamed, "world_size")
-    tp = _whole(renamed, "tensor_model_parallel_size")
-    pp = _whole(renamed, "pipeline_model_parallel_size") or 1
-    ranks = _whole(arguments, "data_parallel_size")
-    if ranks is None and world and tp:
+    world = _whole_number(renamed, "world_size")
+    tp = _whole_number(renamed, "tensor_model_parallel_size")
+    pp = _whole_number(renamed, "pipeline_model_parallel_size") or 1
+    ranks = _whole_number(arguments, "data_parallel_size")
+    if ranks is None and world and tp:  # these versions have no context parallelism
         ranks = world // (tp * pp)
     if ranks and _is_unset(renamed, "global_batch_size"):
-        micro_batches = _whole(arguments, "num_microbatches_in_minibatch") or 1
+        micro_batches = _whole_number(arguments, "num_microbatches_in_minibatch") or 1
         batch["global_batch_size"] = str(per_rank * ranks * micro_batches)
     return batch
 
 
-def _experts(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
+def _expert_arguments(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
     """Returns the present arguments for the experts of Megatron-DeepSpeed. It prints their
     number as a list, [1] for a dense model, and has experts in every `expert_interval`-th layer."""
     listed = _LIST_OF_ONE.fullmatch(arguments.get("num_experts", "").strip())
@@ -160,8 +161,8 @@ def _experts(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[s
     experts = int(listed.group(1))
     if experts <= 1:
         return {"num_experts": "None", "expert_model_parallel_size": "1"}
-    interval = _whole(arguments, "expert_interval") or 1
-    layers = _whole(renamed, "num_layers") or 0
+    interval = _whole_number(arguments, "expert_interval") or 1
+    layers = _whole_number(renamed, "num_layers") or 0
     arguments_of_experts = {"num_experts": str(experts)}
     if interval > 1 and 0 < layers <= 1024:  # no model has more, and the list must stay short
         switches = (str(int((index + 1) % interval == 0)) for index in range(layers))

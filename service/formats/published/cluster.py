@@ -45,7 +45,7 @@ def _named_fabric(row: Row) -> Fabric | None:
     """Returns the catalogue's fabric that the row names. None where it names none, names one of
     another chip, or states a bandwidth of its own."""
     text = row.get("fabric") or ""
-    name = text.split(",")[0]
+    name = text.split(",")[0]  # "DGX A100, InfiniBand" -> "DGX A100"
     if not name or row.get("scaleout_gbps_per_chip"):
         return None
     try:
@@ -57,8 +57,9 @@ def _named_fabric(row: Row) -> Fabric | None:
 
 
 def _torus_shape(row: Row, torus: Torus, num_chips: int) -> tuple[int, ...] | None:
-    """Returns the shape of a slice, (8, 8, 4), where the row prints it or has several slices;
-    None where the whole torus is one slice of the usual shape."""
+    """Returns the shape of a slice, (8, 8, 4): the one that the row prints, or the usual one for
+    a slice of several. None where all chips are one slice, which the caller shapes as usual."""
+    # "TPU v4 8x8x4 torus" -> 8, 8, 4
     shape = re.search(r"\b(\d+)x(\d+)(?:x(\d+))?\b", row.get("fabric") or "")
     if shape is not None:
         dims = tuple(int(dim) for dim in shape.groups() if dim)

@@ -2,7 +2,8 @@
 
 A *row* is one published run, a JSON object, and `training` is the part of it about the training.
 What a row does not state is taken as its *stack*, the training software, usually has it, and the
-name of that field is appended to `assumed`.
+name of that field is appended to `assumed`. A *problem* is a model, a cluster, a workload and a
+stack, for which layouts are possible.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ def read_degrees(
     """Returns the degrees of parallelism, the ZeRO stage and resharding, as fields of Layout.
     Adds to `assumed` the names of fields that the row does not state."""
     num_devices = cluster.num_devices
-    tp = _degree(training, "tp", assumed)
-    pp = _degree(training, "pp", assumed)
-    cp = _degree(training, "cp", assumed)
+    tp = _stated_degree(training, "tp", assumed)
+    pp = _stated_degree(training, "pp", assumed)
+    cp = _stated_degree(training, "cp", assumed)
     model_parallel = tp * pp * cp
     dp = training.get("dp") or num_devices // model_parallel  # of data-parallel ranks
     # Chips are counted more reliably than dp, which some sources state by a convention of theirs.
@@ -63,6 +64,7 @@ def read_degrees(
     ep = (training.get("ep") or 1) if architecture.is_moe else 1
     etp = training.get("etp") or _expert_tensor_degree(stack, architecture, tp, ep, dp * cp * tp)
     is_sharding_stated = stated_zero_stage(training) is not None or training.get("fsdp_size")
+    # Such stacks gather parameters within a slice of a torus, where links are fastest.
     if stack.usual_sharding and cluster.fabric.torus and not is_sharding_stated:
         dp_shard = _shard_within_slice(cluster, dp_shard, tp * cp, ep * etp)
     sequence_parallel = training.get("sequence_parallel")
@@ -83,7 +85,7 @@ def read_degrees(
     }
 
 
-def _degree(training: Row, name: str, assumed: list[str]) -> int:
+def _stated_degree(training: Row, name: str, assumed: list[str]) -> int:
     """Returns a stated degree, or else 1, and adds its name to `assumed`."""
     if training.get(name) is None:
         assumed.append(name)
@@ -102,9 +104,9 @@ def _sharding(training: Row, stack: Stack, dp: int, pp: int, assumed: list[str])
     if stage < 3:
         return {"zero_stage": stage, "reshard": True, "dp_shard": dp if stage else 1}
     kind = data_parallel_kind(training)
-    size_in_kind = re.search(r"fsdp\s*(\d+)", kind)
+    size_in_kind = re.search(r"fsdp\s*(\d+)", kind)  # "dp2 x fsdp256" -> 256
     size = training.get("fsdp_size") or (int(size_in_kind.group(1)) if size_in_kind else 0) or dp
-    shard = size if dp % size == 0 else dp
+    shard = size if dp % size == 0 else dp  # a size by another count of ranks is not used
     # Under a pipeline FSDP keeps gathered parameters by default.
     keeps_gathered = "no reshard" in kind or (pp > 1 and False in stack.reshard)
     return {"zero_stage": 3, "reshard": not keeps_gathered, "dp_shard": shard}
@@ -130,7 +132,7 @@ def _expert_tensor_degree(
     `ep * tp` does not divide the devices of a stage."""
     if stage_devices % (ep * tp):
         return 1
-    # Stacks that launch a step as one graph are those of JAX, unless the row states a capture.
+    # Stacks of JAX, which launch a step as one graph, lack this habit.
     is_habit = ep > 1 and stack.expert_tensor_parallel and stack.launch != "graph"
     if architecture.is_moe and (is_habit or stack.expert_folding == "beside_tensor"):
         return tp
@@ -148,7 +150,7 @@ def read_layouts(
     torus_axes = torus_axes_covering_dims(problem, Layout(**degrees))
     offloads_optimizer = "optimizer" in offloaded_states(training)
     layouts: list[Layout] = []
-    for schedule, virtual_stages in _schedules(training, problem, pp, assumed):
+    for schedule, virtual_stages in _possible_schedules(training, problem, pp, assumed):
         chunks = pp * virtual_stages
         is_even = num_layers % chunks == 0
         policies = _recompute_policies(training, problem, num_layers // chunks, assumed)
@@ -162,6 +164,7 @@ def read_layouts(
                     micro_batch=micro_batch,
                     schedule=schedule,
                     virtual_stages=virtual_stages,
+                    # Stages then have different numbers of layers.
                     balanced=pp > 1 and (not is_even or problem.stack.splits_by_threshold),
                     recompute=policy.name,
                     recompute_modules=policy.modules,
@@ -177,7 +180,7 @@ _UNDESCRIBED = ("v-half", "v-min", "dualpipe-v")
 """Schedules that hold or order micro-batches otherwise than those that the models know."""
 
 
-def _schedules(
+def _possible_schedules(
     training: Row, problem: Problem, pp: int, assumed: list[str]
 ) -> list[tuple[str, int]]:
     """Returns the possible schedules, each with its chunks of a stage: the stated one, or else
@@ -221,9 +224,9 @@ def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> t
         # The most chunks, up to eight a stage, that divide the layers. Embedding and head may
         # count as two layers more.
         fitting = [
-            stages
-            for stages in range(2, 9)
-            if 0 in (num_layers % (pp * stages), (num_layers + 2) % (pp * stages))
+            chunks
+            for chunks in range(2, 9)
+            if 0 in (num_layers % (pp * chunks), (num_layers + 2) % (pp * chunks))
         ]
         return "interleaved", fitting[-1] if fitting else 2
     return ("afab", 1) if problem.stack.schedules[0] == "afab" else ("1f1b", 1)
@@ -280,7 +283,7 @@ def _habitual_policies(problem: Problem, chunk_layers: int) -> list[RecomputePol
     stack = problem.stack
     module_sets = [tuple(filter(problem.has_module, modules)) for modules in stack.selective]
     selective = [modules for modules in dict.fromkeys(module_sets) if modules]
-    least = RECOMPUTE.index(stack.default_recompute)
+    least = RECOMPUTE.index(stack.default_recompute)  # RECOMPUTE goes from none to full
     policies: list[RecomputePolicy] = []
     for policy in stack.recompute:
         if RECOMPUTE.index(policy) >= least:
@@ -294,6 +297,7 @@ def _habitual_policies(problem: Problem, chunk_layers: int) -> list[RecomputePol
 def _offloads_activations(training: Row) -> bool:
     """Returns True where the row says that activations are offloaded to the host."""
     offload = (training.get("offload") or "").lower()
+    # MaxText's decoder_layer_input = offload moves the inputs of layers, which are activations.
     return (
         "decoder_layer" in offload
         or "activations" in offload
@@ -304,6 +308,7 @@ def _offloads_activations(training: Row) -> bool:
 def _stated_layers(text: str, chunk_layers: int) -> int | None:
     """Returns the number of layers of a chunk that a text states as "8 layers", "1/3" or "0.5".
     0 stands for all of them; None where the text states no number."""
+    # The remainder by `chunk_layers` turns all layers of a chunk into 0.
     count = re.search(r"(\d+) layers", text)
     if count:
         return min(int(count[1]), chunk_layers) % chunk_layers
@@ -315,7 +320,8 @@ def _stated_layers(text: str, chunk_layers: int) -> int | None:
 
 
 def _eighths(layers: int) -> list[int]:
-    """Returns one to seven eighths of the layers, rounded down, without 0."""
+    """Returns one to seven eighths of the layers, rounded down, without 0. They stand for every
+    number of recomputed layers that a run may have had, of which trying all would take long."""
     return sorted({layers * eighths // 8 for eighths in range(1, 8)} - {0})
 
 

@@ -1,7 +1,5 @@
 """Reads published training runs. A *row* is one run, a JSON object of model, cluster, training and
-measured.
-
-A *row* is one such object. A *habit* is what most runs of a stack do.
+measured. A *problem* is the model, the cluster, the workload and the stack of a run.
 
 Only what was run is read into a question, and never identifiers, titles, notes or measurements.
 What a row leaves open is taken as its *stack*, the training software, usually has it, and the names
@@ -89,11 +87,11 @@ def _read(row: Row, software_year: float) -> Run:
     """Returns the run of a row that follows the schema."""
     assumed: list[str] = []
     training = row["training"]
-    architecture = _architecture(row["model"])
+    architecture = _read_architecture(row["model"])
     cluster = read_cluster(row["cluster"])
     stack = read_stack(row, cluster, software_year, assumed)
     degrees = read_degrees(training, cluster, architecture, stack, assumed)
-    workload = _workload(training, degrees, cluster, stack, assumed)
+    workload = _read_workload(training, degrees, cluster, stack, assumed)
     problem = Problem(architecture=architecture, cluster=cluster, workload=workload, stack=stack)
     layouts = read_layouts(row, problem, degrees, assumed)
     seconds, converted = _step_time(row["measured"], problem)
@@ -119,13 +117,13 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _architecture(model: Row) -> Architecture:
+def _read_architecture(model: Row) -> Architecture:
     """Returns the model of a row, from its config.json or its sizes."""
     if "config" in model:
         return huggingface.read(model["config"], "run")
     # A config says which biases and norms a model has; the sizes of a row do not. They are taken
     # from the model of the catalogue that has these sizes, if there is one.
-    return catalogue.with_known_biases(Architecture.from_shape(name="run", **shape(model)))
+    return catalogue.with_known_biases(Architecture.from_shape(name="run", **shape_fields(model)))
 
 
 def _memory_bytes(row: Row) -> float | None:
@@ -140,7 +138,7 @@ def _memory_bytes(row: Row) -> float | None:
     return float(row["measured"].get("memory_gb") or 0) * GIB or None
 
 
-def shape(model: Row) -> dict[str, Any]:
+def shape_fields(model: Row) -> dict[str, Any]:
     """Returns the sizes of a model as arguments of Architecture.from_shape, without its name.
     Raises Invalid without a vocabulary, and for heads of two sizes."""
     if model["vocab_size"] is None:
@@ -159,10 +157,10 @@ def shape(model: Row) -> dict[str, Any]:
         "num_key_value_heads": model["num_key_value_heads"],
         "head_dim": model.get("head_dim"),
         "vocab_size": model["vocab_size"],
-        "gated_mlp": model.get("gated_mlp") is not False,
+        "gated_mlp": model.get("gated_mlp") is not False,  # most models have a gated one
         "tie_word_embeddings": bool(model.get("tie_word_embeddings")),
         "qk_norm": bool(extra.get("qk_norm")),
-        **_window(extra),
+        **_window_fields(extra),
         "mla": MlaShape(**mla) if mla else None,
         "moe": _moe_shape(model.get("moe")),
         "mtp_layers": extra.get("mtp_layers") or 0,
@@ -178,12 +176,13 @@ def _moe_shape(moe: Row | None) -> MoeShape | None:
     return MoeShape(**{name: value for name, value in known.items() if value is not None})
 
 
-def _window(extra: Row) -> dict[str, Any]:
+def _window_fields(extra: Row) -> dict[str, Any]:
     """Returns the window of local attention in tokens, whether it is chunked, and the period of
     layers that see the whole sequence: 4096, False and 6 of "sliding_window 4096, 5:1"."""
     text = " ".join(
         f"{key} {value}" for key, value in extra.items() if "window" in key or "attention" in key
     )
+    # "chunked_attention 8192" -> 8192
     chunk = re.search(r"chunk\D{0,12}(\d{3,})", text)
     window = chunk or re.search(r"sliding_window (\d+)", text)
     local_to_full = re.search(r"(\d+)(?: local)?\s*:\s*1(?: global)?", text)
@@ -201,7 +200,7 @@ def _window(extra: Row) -> dict[str, Any]:
     }
 
 
-def _workload(
+def _read_workload(
     training: Row, degrees: Row, cluster: Cluster, stack: Stack, assumed: list[str]
 ) -> Workload:
     """Returns the workload. A sequence length that the row does not state is the stack's usual
@@ -233,14 +232,14 @@ def _workload(
         seq_len=seq_len,
         global_batch=int(batch),
         precision=training.get("compute_dtype") or "bf16",
-        optimizer=_optimizer(training),
+        optimizer=_optimizer_name(training),
         master_weights=_has_master_weights(training),
         routing="natural" if switches.get("routing") == "natural" else "balanced",
         capacity_factor=_capacity_factor(switches),
     )
 
 
-def _optimizer(training: Row) -> str:
+def _optimizer_name(training: Row) -> str:
     """Returns the optimizer that a description names, in the words of requests; "adamw" by
     default."""
     description = (training.get("optimizer") or "").lower()

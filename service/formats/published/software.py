@@ -60,6 +60,7 @@ def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[s
     except UnknownName:
         assumed.append("stack")
         stack = catalogue.stack("generic")
+    # As the software was at that time, and as that organisation usually runs it.
     year = _decimal_year(software_date(row)) if row.get("date") else None
     if year is not None:
         stack = as_of(stack, year)
@@ -67,9 +68,9 @@ def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[s
     changes = _stated_changes(training, stack) | stated_switches(row, stack)
     if "attention_kernel" not in changes:
         assumed.append("attention_kernel")
-    shown = _shown_abilities(stack, training, cluster.chip.vendor)
+    abilities = _proven_abilities(stack, training, cluster.chip.vendor)
     age = _age_years(row, software_year, assumed)
-    return replace(stack, **changes, **shown, age_years=age)
+    return replace(stack, **changes, **abilities, age_years=age)
 
 
 def _stated_changes(training: Row, stack: Stack) -> dict[str, Any]:
@@ -78,9 +79,10 @@ def _stated_changes(training: Row, stack: Stack) -> dict[str, Any]:
     kernel = _KERNELS.get(training.get("attention_kernel") or "")
     if kernel:
         changes["attention_kernel"] = kernel
-    # Rows that state this run norms, and nothing else, as fused kernels, or none at all.
+    # Runs whose row states this fuse their norms or not, and nothing else.
     if training.get("fused_norm_kernel") is not None:
         changes |= {"fused": False, "fused_norm": bool(training["fused_norm_kernel"])}
+    # Stacks of JAX, whose launch is "graph", compile in any case.
     if training.get("compile") is not None and stack.launch != "graph":
         changes |= {
             "launch": "compiled" if training["compile"] else "eager",
@@ -104,29 +106,30 @@ def _stack_name(row: Row) -> str:
     return str(row["stack"])
 
 
-def _shown_abilities(stack: Stack, training: Row, vendor: str) -> dict[str, Any]:
-    """Returns, as fields of Stack, abilities that the run must have had: chips of its vendor,
-    and the schedules, degrees, ZeRO stages and offloads that it used."""
-    shown: dict[str, Any] = {}
+def _proven_abilities(stack: Stack, training: Row, vendor: str) -> dict[str, Any]:
+    """Returns, as fields of Stack, what the run proves that its software can do: chips of its
+    vendor, and the schedules, degrees, ZeRO stages and offloads that it used. The catalogue may say
+    that it cannot, and no layout of the run would then be legal."""
+    abilities: dict[str, Any] = {}
     if stack.vendors:
-        shown["vendors"] = tuple(dict.fromkeys((*stack.vendors, vendor)))
+        abilities["vendors"] = tuple(dict.fromkeys((*stack.vendors, vendor)))
     if training.get("sequence_parallel") is not None:
-        shown["sequence_parallel"] = (True, False)
+        abilities["sequence_parallel"] = (True, False)
     for limit, degree in _DEGREE_OF_LIMIT.items():
         if isinstance(training.get(degree), int):
-            shown[limit] = max(training[degree], getattr(stack, limit))
+            abilities[limit] = max(training[degree], getattr(stack, limit))
     schedule = (training.get("pp_schedule") or "").lower()
     if schedule.startswith("zb") or "dualpipe" in schedule:
         split_backward = ("zero_bubble", "zero_bubble_v", "dualpipe")
-        shown["schedules"] = tuple(dict.fromkeys((*stack.schedules, *split_backward)))
+        abilities["schedules"] = tuple(dict.fromkeys((*stack.schedules, *split_backward)))
     stage = stated_zero_stage(training)
     if stage is not None:
-        shown["zero_stages"] = tuple(dict.fromkeys((*stack.zero_stages, stage)))
+        abilities["zero_stages"] = tuple(dict.fromkeys((*stack.zero_stages, stage)))
     offloaded = offloaded_states(training)
     if offloaded:
-        shown["offload"] = tuple(dict.fromkeys((*stack.offload, *offloaded)))
-        shown["offload_alone"] = False  # it may go with a pipeline and with recompute
-    return shown
+        abilities["offload"] = tuple(dict.fromkeys((*stack.offload, *offloaded)))
+        abilities["offload_alone"] = False  # it may go with a pipeline and with recompute
+    return abilities
 
 
 def offloaded_states(training: Row) -> list[str]:

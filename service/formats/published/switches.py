@@ -40,50 +40,50 @@ _GRAPHS = {"none": "none", "partial": "partial", "full": "full", "on": "full"}
 """The part of a step that is captured, by the extent that is stated."""
 
 
-def _flag(field: str) -> Callable[[Any], Changes]:
+def _flag_reader(field: str) -> Callable[[Any], Changes]:
     """Returns a reader of a switch that sets this field of Stack to true or false."""
     return lambda value: {field: bool(value)}
 
 
-def _graphs(value: Any) -> Changes:
+def _cuda_graph_fields(value: Any) -> Changes:
     """Returns the fields of Stack for how much of a step is captured as a CUDA graph. A step can
     be captured whole only where experts have a fixed size."""
     extent = _GRAPHS[value]
     return {"moe_graphs": extent, "static_experts": extent == "full"}
 
 
-def _choice(field: str, choices: Mapping[Any, Any]) -> Callable[[Any], Changes]:
+def _choice_reader(field: str, choices: Mapping[Any, Any]) -> Callable[[Any], Changes]:
     """Returns a reader of a switch that sets this field of Stack. `choices` maps values of the
     switch to values of the field; other values of the switch set nothing."""
     return lambda value: {field: choices[value]} if value in choices else {}
 
 
-def _gathers_fp8(value: Any) -> Changes:
-    """Returns the field of Stack for the bytes of a gathered parameter: 2 (bf16), or 0 where it is
-    gathered in the format of GEMMs."""
+def _gather_bytes(value: Any) -> Changes:
+    """Returns the field of Stack for the bytes of a gathered parameter: 2 (bf16), or 0 where the
+    switch is on, which stands for the format of GEMMs, such as fp8."""
     return {"gather_bytes": 0 if value else 2}
 
 
 _READERS: dict[str, Callable[[Any], Changes]] = {
-    "dispatcher": _choice("dispatcher", _DISPATCHERS),
-    "moe_overlap": _flag("overlap_expert"),
-    "tp_comm_overlap": _flag("overlap_tensor"),
-    "mc2": _flag("overlap_tensor"),
-    "overlap_grad_reduce": _flag("overlap_data"),
+    "dispatcher": _choice_reader("dispatcher", _DISPATCHERS),
+    "moe_overlap": _flag_reader("overlap_expert"),
+    "tp_comm_overlap": _flag_reader("overlap_tensor"),
+    "mc2": _flag_reader("overlap_tensor"),
+    "overlap_grad_reduce": _flag_reader("overlap_data"),
     "gradient_bucketing": lambda value: {} if value else {"overlap_data": False},
-    "attention": _choice("attention_kernel", _ATTENTION_KERNELS),
+    "attention": _choice_reader("attention_kernel", _ATTENTION_KERNELS),
     "fused_norm": lambda value: {"fused": False, "fused_norm": bool(value)},
     "grouped_gemm": lambda value: {"experts_at_once": value is not False},
-    "router_fusion": _flag("fused_routing"),
+    "router_fusion": _flag_reader("fused_routing"),
     "fused_loss": lambda value: {"loss": "fused"} if value else {},
     "liger": lambda value: {"loss": "fused_linear", "fused": True} if value else {},
-    "param_offload": _flag("parameters_on_host"),
+    "param_offload": _flag_reader("parameters_on_host"),
     "gradient_bytes": lambda value: {"gradient_bytes": float(value)},
-    "reduce_dtype": _choice("reduce_bytes", {"bf16": 2.0, "fp32": 4.0}),
-    "fp8_param_gather": _gathers_fp8,
-    "fp8_all_gather": _gathers_fp8,
-    "fp8_recipe": _choice("fp8_scaling", {"tensorwise": "tensorwise", "rowwise": "rowwise"}),
-    "cuda_graphs": _graphs,
+    "reduce_dtype": _choice_reader("reduce_bytes", {"bf16": 2.0, "fp32": 4.0}),
+    "fp8_param_gather": _gather_bytes,
+    "fp8_all_gather": _gather_bytes,
+    "fp8_recipe": _choice_reader("fp8_scaling", {"tensorwise": "tensorwise", "rowwise": "rowwise"}),
+    "cuda_graphs": _cuda_graph_fields,
 }
 """By name of a switch. Those that are not here are read elsewhere, or change nothing that the
 models tell apart."""
@@ -100,9 +100,9 @@ def stated_switches(row: Mapping[str, Any], stack: Stack) -> Changes:
     switches = row["training"].get("switches") or {}
     changes: Changes = {}
     if (row.get("software") or {}).get("kernel_library") == "transformer_engine":
-        changes |= _unless_automatic(stack, _TRANSFORMER_ENGINE)
+        changes |= _kernel_unless_auto(stack, _TRANSFORMER_ENGINE)
     if (kernel := _FLASH_KERNELS.get(switches.get("attention", ""))) is not None:
-        changes |= _unless_automatic(stack, {"attention_kernel": kernel})
+        changes |= _kernel_unless_auto(stack, {"attention_kernel": kernel})
     if switches.get("dispatcher") in _EXPERTS_AT_ONCE:
         changes["experts_at_once"] = True
     for name, value in switches.items():
@@ -115,7 +115,7 @@ def stated_switches(row: Mapping[str, Any], stack: Stack) -> Changes:
     return changes
 
 
-def _unless_automatic(stack: Stack, changes: Changes) -> Changes:
-    """Returns `changes`, or none for a stack whose attention kernel is "auto": that already
-    stands for the fastest kernel that the chips have."""
+def _kernel_unless_auto(stack: Stack, changes: Changes) -> Changes:
+    """Returns `changes`, which set the kernels that a row states. Returns none for a stack whose
+    attention kernel is "auto", which already stands for the fastest kernel of the chips."""
     return {} if stack.attention_kernel == "auto" else changes

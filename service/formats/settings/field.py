@@ -70,7 +70,7 @@ class Field:
         require_defined(self.name, text)
         if self.is_optional and text.lower() in _NONE:
             return None
-        return self.checked(self._typed(text))
+        return self.checked(self._parse_as_type(text))
 
     def checked(self, value: Any) -> Any:
         """Returns a value from a document, converted to the field's type where that loses
@@ -103,12 +103,12 @@ class Field:
         return invalid_launch(shown(self.name, value), rule)
 
     def _may_be_undefined(self, value: Any) -> bool:
-        """Returns True where the value is an undefined shell variable, and the field is of no
-        account: it changes neither time nor memory."""
+        """Returns True where the value has a shell variable that the script does not define, and
+        any value will do, since the field changes neither time nor memory."""
         is_variable = isinstance(value, str) and bool(undefined_variables(value))
         return self.use == "no_account" and is_variable
 
-    def _typed(self, text: str) -> Any:
+    def _parse_as_type(self, text: str) -> Any:
         """Returns a text as a value of the field's type, before its choices are checked. Raises
         Invalid for a text of another type."""
         try:
@@ -119,12 +119,12 @@ class Field:
         except ValueError:
             raise self.invalid(text, f"must be {KINDS[self.kind]}") from None
         if self.kind == "bool":
-            return self._boolean(text)
+            return self._parse_boolean(text)
         if self.kind == "list":
             return [part.strip(" '\"") for part in text.strip("[]").split(",") if part]
         return text
 
-    def _boolean(self, text: str) -> bool:
+    def _parse_boolean(self, text: str) -> bool:
         """Returns the truth value of a word such as "true" or "no". Raises Invalid for other
         words."""
         if text.lower() not in (*_TRUE, *_FALSE):

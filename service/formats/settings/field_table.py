@@ -65,6 +65,7 @@ class FieldTable:
     def field(self, name: str) -> Field | None:
         """Returns the field of this name, or of the first pattern that matches it; None where
         the release has none."""
+        # A name may be that of a pattern itself, such as "wandb.*".
         field = self.fields.get(name) or self.patterns.get(name)
         if field is not None:
             return field
@@ -76,9 +77,9 @@ class FieldTable:
         field = self.field(name)
         return field is not None and field.use == "no_account"
 
-    def unknown_as(self, name: str) -> Unknown:
-        """Returns the framework's reaction to a name that it does not have. Names in `open` may be
-        of the caller's own program, which the framework lets pass."""
+    def reaction_to_unknown(self, name: str) -> Unknown:
+        """Returns the framework's reaction to a name that the table lacks, such as "stops". It is
+        "open" for the patterns in `open`, whose names a program of the caller's own may read."""
         return "open" if self._first_open(name) else self.unknown
 
     @cached_property
@@ -102,11 +103,11 @@ def field_table(file: str) -> FieldTable:
     predicted = document.pop("as_predicted", {})
     otherwise = document.pop("otherwise", ())
     words = longest_first(document.pop("not_described", {}))
-    first_words = _first_match(words)
+    pattern_of_words = _first_match(words)
     fields: dict[str, Field] = {}
     for name, row in document.pop("fields", {}).items():
-        pattern = first_words(name)
-        fields[name] = _field(
+        pattern = pattern_of_words(name)
+        fields[name] = _field_of_row(
             name,
             row,
             words=otherwise if pattern is None else words[pattern],
@@ -115,10 +116,11 @@ def field_table(file: str) -> FieldTable:
         )
     # Of names of no account the table has no type: any value will do, or none ("any?").
     patterns = {
-        name: _field(name, ("any?", None, "no_account")) for name in document.pop("no_account", ())
+        name: _field_of_row(name, ("any?", None, "no_account"))
+        for name in document.pop("no_account", ())
     }
     patterns |= {
-        name: _field(name, ("any?", None, "not_described"), reason_and_cure)
+        name: _field_of_row(name, ("any?", None, "not_described"), reason_and_cure)
         for name, reason_and_cure in words.items()
         if name not in fields
     }
@@ -136,7 +138,7 @@ def field_table(file: str) -> FieldTable:
     )
 
 
-def _field(
+def _field_of_row(
     name: str,
     row: Sequence[Any],
     words: Sequence[str] = (),
@@ -174,6 +176,8 @@ def _first_match(patterns: Iterable[str]) -> FirstMatch:
     expression = re.compile("|".join(f"({translate(pattern)})" for pattern in in_order) or "(?!)")
 
     def first_match(name: str) -> str | None:
+        """Returns the first pattern that matches the name; `lastindex` is the number of its group
+        in the expression of all patterns."""
         match = expression.match(name)
         return None if match is None or match.lastindex is None else in_order[match.lastindex - 1]
 

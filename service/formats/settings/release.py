@@ -17,15 +17,15 @@ def known_release(stack_id: str, version: str | None) -> str | None:
     if version is None:
         return None
     known = releases(stack_id)
-    numbers = _numbers(version)
+    numbers = _version_numbers(version)
     if not numbers:
         rule = f"must be a release such as {', '.join([*known][-3:])}"
         raise Invalid("launch.version", version, rule)
-    earlier = [release for release in known if _numbers(release) <= numbers]
+    earlier = [release for release in known if _version_numbers(release) <= numbers]
     return earlier[-1] if earlier else next(iter(known), None)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     """Returns the numbers of a version, (0, 19, 2); none for a text that is no version."""
     match = _RELEASE.match(version)
     return tuple(map(int, match.group(1).split("."))) if match else ()

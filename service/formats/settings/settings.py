@@ -66,6 +66,7 @@ class Settings:
         self.warnings: list[str] = []
         self.stops: list[Stop] = []
         self._num_hints = 0
+        """The number of names that `nearest` was asked about."""
 
     def __contains__(self, name: str) -> bool:
         """Tells whether a setting is given, or any setting inside the object of that name."""
@@ -75,7 +76,7 @@ class Settings:
 
     @property
     def known(self) -> dict[str, Any]:
-        """Returns the given settings whose names the release has."""
+        """Returns the given settings whose names the release has. `unread` reports the others."""
         return {
             name: value for name, value in self.given.items() if self.table.field(name) is not None
         }
@@ -127,12 +128,12 @@ class Settings:
         return "no" if value is False else str(value).lower()
 
     def put(self, name: str, value: Any) -> None:
-        """Sets a value, such as one for "auto"."""
+        """Sets a value in place of the given one, such as the number that "auto" stands for."""
         self.given[name] = value
 
     def change(self, changes: Mapping[str, Any]) -> None:
-        """Replaces the values of some settings; None removes one. Texts are converted to the
-        type of the setting."""
+        """Replaces the values of some settings, as for a change of the job that a request asks to
+        try; None removes one. Texts are converted to the type of the setting."""
         for name, value in changes.items():
             field = self.table.fields.get(name)
             self.given.pop(name, None)
@@ -174,11 +175,11 @@ class Settings:
         )
 
     def add_file_value_reservation(self, name: str, value: Any) -> None:
-        """Adds a reservation for a value from a file of the framework's own, unless it is
-        described or changes nothing."""
+        """Adds a reservation for a setting that the launch takes from a file which the framework
+        ships. None is added where the cost model describes it, or the value changes nothing."""
         field = self.table.field(name)
         if field and field.use == "not_described" and not changes_nothing(field, value):
-            self.note(_not_described(field, shown(name, value)))
+            self.note(_reservation_of_field(field, shown(name, value)))
 
     def shown(self, name: str) -> str:
         """Returns a setting as it was written, or with its default where it is not given: "bf16
@@ -211,19 +212,19 @@ class Settings:
             field = self.table.field(name)
             if field is None:
                 near = self.nearest(name)
-                kind = self._unknown_as(name, near)  # what the framework does with the name
-                if kind == "stops":
+                reaction = self._reaction_to_unknown(name, near)
+                if reaction == "stops":
                     stops.append(self.stop_at_name(name, near))
-                elif kind == "open":
+                elif reaction == "open":
                     reservations.append(self._reservation_for_own_program(name, near))
                 else:
-                    warnings.append(self._ignored(name, near))
+                    warnings.append(self._warning_of_ignored(name, near))
             elif field.use == "no_account" or (
                 field.use == "not_described" and changes_nothing(field, value)
             ):
                 no_account.append(self.shown(name))
             elif field.use == "not_described":
-                reservations.append(_not_described(field, self.shown(name)))
+                reservations.append(_reservation_of_field(field, self.shown(name)))
         return UnreadSettings(
             reservations=tuple(dict.fromkeys(reservations)),
             warnings=tuple(warnings),
@@ -231,14 +232,14 @@ class Settings:
             no_account=tuple(no_account),
         )
 
-    def _unknown_as(self, name: str, near: str | None) -> Unknown:
-        """Returns what the framework does with an unknown name: it "stops", it ignores the name
-        ("passes"), or a program of the caller's own may read it ("open"). A framework with forks
-        ("misspelt") stops only at a name that resembles a known one, which is `near`."""
-        kind = "open" if self.is_other_release else self.table.unknown_as(name)
-        if kind == "misspelt":
+    def _reaction_to_unknown(self, name: str, near: str | None) -> Unknown:
+        """Returns what the framework does with a name that the table lacks: it refuses to start
+        ("stops"), it ignores the name ("passes"), or something else may read it ("open"): another
+        release, or a program of the caller's own. `near` is a known name that resembles it."""
+        reaction = "open" if self.is_other_release else self.table.reaction_to_unknown(name)
+        if reaction == "misspelt":  # forks of the framework add names that resemble no known one
             return "open" if near is None else "stops"
-        return kind
+        return reaction
 
     def stop_at_name(self, name: str, near: str | None) -> Stop:
         """Returns the stop for a given name that the framework does not have; `near` is the name
@@ -262,7 +263,7 @@ class Settings:
         cure = f"did you mean {near}?" if near else "leave it out if it changes nothing"
         return Reservation(setting=self.shown(name), reason=reason, cure=cure)
 
-    def _ignored(self, name: str, near: str | None) -> str:
+    def _warning_of_ignored(self, name: str, near: str | None) -> str:
         """Returns the warning about a name that the framework ignores."""
         hint = f"did you mean {near}?" if near else "leave it out"
         framework = self.table.framework
@@ -273,7 +274,7 @@ class Settings:
         return f"{self.table.framework} {self.table.release}"
 
 
-def _not_described(field: Field, written: str) -> Reservation:
+def _reservation_of_field(field: Field, written: str) -> Reservation:
     """Returns the reservation for a field that is not described, in the words of its table."""
     return Reservation(
         setting=written, reason=field.reason, cure=field.cure, answered_by=field.answered_by

@@ -50,7 +50,7 @@ class Stopped(Invalid):
             rule=self.rule,
             source=source,
             cure=self.cure,
-            hides_layout=True,
+            hides_layout=True,  # no layout is known where reading it ended in this error
         )
 
 

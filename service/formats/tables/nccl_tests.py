@@ -65,7 +65,7 @@ def table_of(output: Output, operation: Operation | None = None) -> Table:
     Raises Invalid, about `nccl_tests` or `operation`, where there is no such table.
     """
     _require_success(output)
-    collective = _operation(output.programs, operation)
+    collective = _decide_operation(output.programs, operation)
     rows = output.rows
     if operation is not None and len(_named_operations(output.programs)) > 1:
         # Rows without a program (None) stand where a line named several, and may be of any.
@@ -73,10 +73,10 @@ def table_of(output: Output, operation: Operation | None = None) -> Table:
         rows = [row for row in rows if row.program in programs]
     if not rows:
         raise Invalid("nccl_tests", None, f"has no line of its {collective} that could be read")
-    _require_reduction(collective, {row.redop for row in rows if row.redop})
+    _check_reduction(collective, {row.redop for row in rows if row.redop})
     return Table(
         operation=collective,
-        ranks=_ranks(output.ranks, collective, rows),
+        ranks=_number_of_ranks(output.ranks, collective, rows),
         devices=output.devices,
         sizes=tuple(row.size for row in rows),
         seconds=tuple(min(placement.seconds for placement in row.placements) for row in rows),
@@ -111,10 +111,11 @@ def _require_success(output: Output) -> None:
     raise Invalid("nccl_tests", None, rule)
 
 
-def _operation(programs: list[str], requested: Operation | None) -> Operation:
+def _decide_operation(programs: list[str], requested: Operation | None) -> Operation:
     """Returns the collective that the output names, or the requested one where it names none or
     several. Raises Invalid where the two contradict each other or neither decides."""
     operations = _named_operations(programs)
+    # A collective that no layout has, such as broadcast.
     unused = next((name for name in programs if name in _UNUSED_COLLECTIVES), None)
     if requested is not None:
         if requested not in operations and (operations or unused):
@@ -137,7 +138,7 @@ def _named_operations(programs: list[str]) -> list[Operation]:
     return sorted({_OPERATIONS[name] for name in programs if name in _OPERATIONS})
 
 
-def _require_reduction(operation: Operation, reductions: set[str]) -> None:
+def _check_reduction(operation: Operation, reductions: set[str]) -> None:
     """Raises Invalid where the rows have a reduction such as "sum", but the collective reduces
     nothing: nccl-tests prints "none" for it, so the rows are of another collective."""
     is_reduced = reductions & {"sum", "prod", "max", "min", "avg"}
@@ -146,7 +147,7 @@ def _require_reduction(operation: Operation, reductions: set[str]) -> None:
         raise Invalid("operation", operation, rule)
 
 
-def _ranks(listed: int | None, operation: Operation, rows: Iterable[Row]) -> int | None:
+def _number_of_ranks(listed: int | None, operation: Operation, rows: Iterable[Row]) -> int | None:
     """Returns the number of ranks: those that the output lists, or more where the bandwidths
     imply more, since lines of the list may be missing. None where neither tells."""
     placements = [placement for row in rows for placement in row.placements]

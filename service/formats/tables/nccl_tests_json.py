@@ -45,7 +45,7 @@ def read_json(text: str) -> Output | None:
     for result in results:
         _add_result(output, result)
     _add_devices(output, document)
-    output.failure = _failure(document)
+    output.failure = _out_of_bounds(document)
     return output
 
 
@@ -94,9 +94,9 @@ def _add_devices(output: Output, document: Mapping[str, Any]) -> None:
     output.devices = tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
 
 
-def _failure(document: Mapping[str, Any]) -> str | None:
+def _out_of_bounds(document: Mapping[str, Any]) -> str | None:
     """Returns the document's out_of_bounds entry where it reports wrong results; None where
-    there are none."""
+    there are none. The entry is an object or, in some releases, the number of wrong elements."""
     bounds = document.get("out_of_bounds")
     if isinstance(bounds, Mapping):
         count = number(bounds.get("count"))

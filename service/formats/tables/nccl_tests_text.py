@@ -23,7 +23,7 @@ from service.formats.tables.nccl_tests_rows import (
     wrong_result,
 )
 
-_LINE_REACH = 2000  # characters of a line that are looked at
+_LINE_REACH = 2000  # characters of a line that are looked at; rows have some 150
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 _HEADER = re.compile(r"\b(?:size\s+count|bytes\s+N)\s+type\s(.*)")
 _ROW = re.compile(
@@ -83,13 +83,13 @@ class _Columns:
         measured = names[first:]
         begins = [index for index, name in enumerate(measured) if name == "time"]
         ends = [*begins[1:], len(measured)]
-        groups = [_group(measured, *ends_of) for ends_of in zip(begins, ends, strict=True)]
+        groups = [_column_group(measured, *ends_of) for ends_of in zip(begins, ends, strict=True)]
         return cls(tuple(names[:first]), tuple(groups))
 
 
-def _group(names: list[str], begin: int, end: int) -> _Group:
-    """Returns the columns from index `begin` to `end` as one group, out of place or in place.
-    Its `check` is the column that checks results."""
+def _column_group(names: list[str], begin: int, end: int) -> _Group:
+    """Returns the columns from index `begin`, which is the time, to `end` as one group, out of
+    place or in place. Its `check` is the column that checks results, if there is one."""
     index = {name: begin + offset for offset, name in enumerate(names[begin:end])}
     check = next(((index[name], _CHECKS[name]) for name in index if name in _CHECKS), None)
     return _Group(
@@ -175,7 +175,7 @@ class _Reading:
         placements = []
         wrong: str | None = None
         for group in row.groups:
-            placement = _placement(row.measured, group)
+            placement = _read_placement(row.measured, group)
             if placement is None:
                 continue
             fault = _wrong_result(row.measured, group, dtype)
@@ -184,7 +184,7 @@ class _Reading:
             else:
                 wrong = wrong or f"{fault} at {size:.0f} bytes"
         if not has_columns and not all(
-            _has_own_bandwidth(size, placement) for placement in placements
+            _bandwidth_matches_time(size, placement) for placement in placements
         ):
             self.output.unread += 1
             return
@@ -206,7 +206,7 @@ class _Reading:
         return output
 
 
-def _placement(measured: list[str], group: _Group) -> Placement | None:
+def _read_placement(measured: list[str], group: _Group) -> Placement | None:
     """Returns the time and the bandwidths of one group of columns; None where the time is
     missing."""
     seconds = seconds_of(measured[group.time])
@@ -257,7 +257,7 @@ def _fields_by_column(columns: _Columns, fields: list[str]) -> _Fields | None:
     return _Fields(redop, groups, measured)
 
 
-def _has_own_bandwidth(size: float, placement: Placement) -> bool:
+def _bandwidth_matches_time(size: float, placement: Placement) -> bool:
     """Returns True where the bandwidth equals size over time, within the printed digits. This
     shows that a table without a header has the usual columns."""
     if not placement.algbw:

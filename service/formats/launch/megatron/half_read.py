@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from service.formats.megatron.arguments import HALF_DTYPES
-from service.formats.megatron.layers import has_layers_of_kinds
+from service.formats.megatron.layers import needs_layer_list
 from service.formats.megatron.stages import has_early_mtp, has_empty_chunks
 from service.formats.megatron.values import Arguments
 
@@ -54,7 +54,7 @@ def _is_half_read(argument: str, args: Arguments) -> bool:
     if argument == "pipeline_model_parallel_layout":
         return has_empty_chunks(args)  # layouts can have no chunk without layers between the ends
     if argument == "moe_shared_expert_gate":
-        return not has_layers_of_kinds(args)  # models that are read by sizes alone have no gate
+        return not needs_layer_list(args)  # models that are read by sizes alone have no gate
     if argument == "recompute_num_layers":  # "uniform" keeps one input for so many layers
         return args.text("recompute_method") == "uniform" and (args.integer(argument) or 1) > 1
     return False

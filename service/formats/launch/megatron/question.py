@@ -21,8 +21,8 @@ from service.formats.launch.megatron.job_arguments import PIPELINE_INSIDE
 from service.formats.launch.megatron.refusals import refusals
 from service.formats.launch.megatron.writer import NAME
 from service.formats.megatron.arguments import (
-    data_parallel,
     data_parallel_axes,
+    data_parallel_degree,
     expert_axes,
     read_memory_knobs,
     read_recompute,
@@ -181,7 +181,7 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
     dp = None  # where ranks are not known, or do not divide evenly
     is_divided = (args.integer("world_size", least=0) or 0) % (tp * pp * cp) == 0
     if is_divided and (args.text("world_size") or args.text("data_parallel_size")):
-        dp = data_parallel(args, tp * pp * cp)
+        dp = data_parallel_degree(args, tp * pp * cp)
     even_split: list[int] = []
     chunks = stops.attempt(lambda: layers_per_chunk(args, pp, virtual), instead=even_split)
     layers = args.integer("num_layers") or 10**4  # more than any model has, where it is not known

@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from service.formats.jobs.opening import opened
+from service.formats.jobs.opening import open_job
 from service.formats.shell.command import Command, split_command
 from service.formats.shell.files import LaunchFiles
 
@@ -178,7 +178,7 @@ OBJECTS = [
 
 
 def started(text: str, environment: dict[str, str] | None = None) -> Command:
-    return split_command(*opened(text, LaunchFiles(environment=environment or {})))
+    return split_command(*open_job(text, LaunchFiles(environment=environment or {})))
 
 
 @pytest.mark.parametrize(
@@ -230,4 +230,4 @@ def test_the_variables_of_a_recipe_are_its_environment() -> None:
 )
 def test_other_texts_stay_as_they_are(text: str) -> None:
     files = LaunchFiles()
-    assert opened(text, files) == (text, files)
+    assert open_job(text, files) == (text, files)
