@@ -48,7 +48,7 @@ def recommendation_brief(document: dict[str, Any]) -> dict[str, Any]:
     launcher needs. `document` is the stored answer."""
     recommended = RecommendedLayouts.of(document).default
     return RecommendationBrief(
-        **_shared_members("recommendations", document, recommended),
+        **_shared_fields("recommendations", document, recommended),
         notes=_notes(document),
         chips_used=document["chips_used"],
         exact=document["certificate"]["exact"],
@@ -65,7 +65,7 @@ def prediction_brief(document: dict[str, Any]) -> dict[str, Any]:
     best = min(ranks, key=lambda rank: (not layouts[rank]["fits"], layouts[rank]["step_time_s"]))
     query = f"?rank={best + 1}" if len(layouts) > 1 else ""
     return PredictionBrief(
-        **_shared_members("predictions", document, layouts[best], query),
+        **_shared_fields("predictions", document, layouts[best], query),
         # The answer's launch configuration is that of its first layout.
         notes=_notes(document) if best == 0 else [],
         rank=best + 1,
@@ -115,7 +115,7 @@ def _problems(document: Mapping[str, Any]) -> list[str]:
     return broken or not_understood or [warning["message"] for warning in document["warnings"]]
 
 
-def _shared_members(
+def _shared_fields(
     kind: str, document: Mapping[str, Any], prediction: Mapping[str, Any], query: str = ""
 ) -> dict[str, Any]:
     """Returns the members that the briefs of recommendations and predictions share. `prediction` is

@@ -70,15 +70,15 @@ def answer_page(store: Store, kind: AnswerKind, query: AnswerQuery) -> dict[str,
 def _filter(query: AnswerQuery) -> AnswerFilter:
     """Returns the filter for a list of answers, with the names that stored answers use."""
     names = {
-        name: [_stored_name(find, given) for given in getattr(query, name)]
+        name: [_name_in_answers(find, given) for given in getattr(query, name)]
         for name, find in _CATALOGUES.items()
     }
     return AnswerFilter(names=names, since=query.since, until=query.until)
 
 
-def _stored_name(find_shipped: Callable[[str], str], given: str) -> str:
+def _name_in_answers(find_shipped: Callable[[str], str], given: str) -> str:
     """Returns the name that stored answers use for the catalogue entry with this name or alias.
-    For an entry that does not ship, that is the name as it was given."""
+    Entries that callers added have no alias: their name is returned as it was given."""
     try:
         return find_shipped(given)
     except UnknownName:

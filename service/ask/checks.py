@@ -103,7 +103,8 @@ class Checks(UseCase):
         )
 
     def _read_again(self, request: LaunchedCheckRequest, changes: Changes) -> LaunchedQuestion:
-        """Reads the launch of a request with some of its settings changed."""
+        """Reads the launch of a request with some of its settings changed, to find out whether the
+        framework then gets the layout that is to be advised."""
         with self._store.reading() as rows:
             return launched_question(
                 Resolver(rows), request.launch, request, allow_stops=True, changes=changes

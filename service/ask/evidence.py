@@ -200,7 +200,7 @@ class Evidence(UseCase):
         """Returns the published runs nearest to a layout, at most MAX_SHOWN. Only runs that trained
         count, and of each model, chip and source only the nearest."""
         traits = RunTraits.of(problem, layout)
-        published = without_fleet(profile)
+        published = without_fleet(profile)  # the caller's own fleet says nothing of these machines
         nearest = dict[tuple[str, str, str], _NearRun]()
         with self._store.reading() as rows:
             resolver = Resolver(rows)

@@ -150,13 +150,13 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
     are not sure. `tolerance` is the share of a step that may be lost for the sake of no
     pipeline."""
     answered = [point for point in points if point.is_answered]
-    simple = [point for point in answered if point.needs_no_pipeline(tolerance)]
+    without_pipeline = [point for point in answered if point.needs_no_pipeline(tolerance)]
     reasons = [
-        f"without a pipeline {len(simple)} of {len(answered)} points are within {tolerance:.0%} of"
-        " the best"
+        f"without a pipeline {len(without_pipeline)} of {len(answered)} points are within"
+        f" {tolerance:.0%} of the best"
     ]
-    if simple:
-        reasons += _largest_simple_reasons(simple, grid)
+    if without_pipeline:
+        reasons += _largest_point_reasons(without_pipeline, grid)
     if undecided := sum(point.need(tolerance) == "undecided" for point in answered):
         reasons.append(
             f"at {undecided} points it is undecided whether a pipeline is needed: by the 80%"
@@ -192,12 +192,13 @@ def _layout_of_question(problem: Problem, points: Sequence[Point]) -> Layout | N
     )
 
 
-def _largest_simple_reasons(simple: Sequence[Point], grid: dict[str, list[float]]) -> list[str]:
-    """Returns sentences on how far cluster and model can grow while no pipeline is needed."""
+def _largest_point_reasons(points: Sequence[Point], grid: dict[str, list[float]]) -> list[str]:
+    """Returns sentences on how far cluster and model can grow while no pipeline is needed. `points`
+    are those that need none."""
     reasons = list[str]()
     for axis, size in (("num_chips", "{:g} chips"), ("layers", "{:g} times the layers")):
         if axis in grid:
-            largest = max(point.at[axis] for point in simple)
+            largest = max(point.at[axis] for point in points)
             reasons.append(f"the largest of those has {size.format(largest)}")
     return reasons
 

@@ -94,7 +94,7 @@ class Predictions(KeptAnswers[_Request, _LayoutsQuestion]):
         key = question.key
         legal = _legal_request(question.resolved, key.profile)
         failed = key.out_of_memory.get(RunKind.of(legal.resolved.problem), [])
-        answer = _explain(legal, _predict(legal), failed)
+        answer = _prediction_answer(legal, _predict(legal), failed)
         return self._prepare(answer, key.digest)
 
 
@@ -125,7 +125,7 @@ def _predict(request: _LegalRequest) -> dict[str, PredictedLayout]:
     return dict(zip(request.layouts, answers, strict=True))
 
 
-def _explain(
+def _prediction_answer(
     request: _LegalRequest, predicted: dict[str, PredictedLayout], failed: list[OutOfMemoryRun]
 ) -> PredictionAnswer:
     """Returns the answer: the predictions with warnings and assumptions. `failed` are the reported
@@ -229,6 +229,6 @@ def _batch_error(
     if workload.global_batch_tokens is not None:
         near = nearest_batches(workload.global_batch, layout)
         tokens = " and ".join(str(batch * workload.seq_len) for batch in near)
-        message += f" sequences: {tokens} tokens"
+        message += f" sequences: {tokens} tokens"  # it ends with these batches in sequences
     field = f"workload.{workload.batch_field}"
     return Invalid(field, getattr(workload, workload.batch_field), message)

@@ -35,8 +35,8 @@ class StoredChecks(KeptAnswers[Request, ResolvedCheck]):
         return self._checks.resolve(rows, request)
 
     def meaning(self, resolved: ResolvedCheck) -> Meaning:
-        """Returns the catalogue entries and the reported runs on which the answer to the one
-        question of a check rests."""
+        """Returns the catalogue entries and the reported runs on which the answer to a check rests.
+        The stored answer is given again until one of these changes."""
         return Meaning.of([resolved.resolved])
 
     def check(
@@ -48,11 +48,11 @@ class StoredChecks(KeptAnswers[Request, ResolvedCheck]):
         """Checks a job that `look_up` has not found answered. Returns the function that stores the
         answer."""
         checked = self._checks.check_resolved(request, question.resolved, require_client)
-        answer, brief = _stored(checked), _brief(checked)
+        answer, brief = _stored_answer(checked), _brief(checked)
         return save_answer(answer, question.key.digest, brief)
 
 
-def _stored(checked: dict[str, Any]) -> Answer:
+def _stored_answer(checked: dict[str, Any]) -> Answer:
     """Returns the answer to a check as it is stored, with an id, a time and a location."""
     id_, now = new_id(), datetime.now(UTC)
     identity = {

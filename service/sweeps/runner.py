@@ -57,7 +57,7 @@ class SweepRunner:
         self._running: dict[Future[ItemAnswer], LeasedItem] = {}
         self._renewed = time.monotonic()
         self._pause_s = 0.0
-        """The last pause, since when no worker has answered an item."""
+        """The length of the last pause; 0 once a worker has answered an item again."""
         self._resumes_at = 0.0
         self.waits_for: str | None = None
         """Why no items are leased, or None where they are."""

@@ -114,7 +114,7 @@ def _drop_sweeps(store: Store, before: datetime, tenant: str | None) -> int:
     for id_ in ended:
         with store.writing() as rows:
             total += rows.retention.drop_sweep(id_, before)
-        time.sleep(_PAUSE_S)
+        time.sleep(_PAUSE_S)  # requests that wait to write come in between
     return total
 
 

@@ -122,13 +122,13 @@ def _device(match: re.Match[str]) -> PrintedDevice:
     form = _FORM_WORD.search(behind_family)
     return PrintedDevice(
         name=match.group(),
-        family=_family(parts["family"] or parts["gaudi"]),
+        family=_catalogue_family(parts["family"] or parts["gaudi"]),
         memory_gb=int(memory.group(1)) if memory else None,
         form=form.group(1).lower() if form else None,
     )
 
 
-def _family(printed: str) -> str:
+def _catalogue_family(printed: str) -> str:
     """Returns a family of chips in lower case, by the catalogue's name for it: "910b" for the
     bin "910B3"."""
     family = re.sub(r"[ -]", "", printed.lower())

@@ -72,7 +72,7 @@ def find(log: Log) -> Findings:
     # Only DLL lines print every digit, from which a step's own time can be derived.
     adjust = _with_own_times if prints.dll else _with_marked_warm_up
     history = findings.history
-    history.attempts = [adjust(attempt, _window(attempt)) for attempt in history.attempts]
+    history.attempts = [adjust(attempt, _window_size(attempt)) for attempt in history.attempts]
     return findings
 
 
@@ -162,7 +162,7 @@ def _with_marked_warm_up(attempt: Sequence[Step], window: int) -> list[Step]:
     ]
 
 
-def _window(attempt: Sequence[Step]) -> int:
+def _window_size(attempt: Sequence[Step]) -> int:
     """Returns the number of steps over which a printed value is the mean, as deduced from the
     values; 1 where they do not show it clearly. The module's docstring has the reasoning."""
     means = [step.time for step in attempt]

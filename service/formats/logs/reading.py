@@ -107,7 +107,7 @@ class Reading:
     """The largest peak printed."""
     memory_kind: MemoryKind | None
     """"reserved" if such peaks are printed, else "allocated"."""
-    used_share: float | None
+    used_memory_share: float | None
     """The largest share of a device's memory in use, where no peak is printed and that is."""
     unread: tuple[Unread, ...]
     """Lines that look like steps and could not be read, at most 20."""
@@ -151,7 +151,7 @@ def read(text: str, framework: str | None = None, global_batch: int | None = Non
     if findings[name].in_samples:
         findings[name].history.scale(_samples_of_a_step(name, findings[name], global_batch))
     selection = select(findings[name].history, global_batch)
-    reading = _reading(name, findings[name], selection, arguments)
+    reading = _reading_of_steps(name, findings[name], selection, arguments)
     return reading if reading.timestamp else replace(reading, timestamp=log.timestamp)
 
 
@@ -292,7 +292,7 @@ def _step_count(name: Framework, findings: Findings) -> str:
     return f"{count} step{'s' if count > 1 else ''} of {name}"
 
 
-def _reading(
+def _reading_of_steps(
     name: Framework, findings: Findings, selection: Selection, arguments: Mapping[str, str]
 ) -> Reading:
     """Returns the step time of the selected steps, and everything else that they tell. Raises
@@ -330,7 +330,7 @@ def _reading(
         flops_per_token=_median(step.flops_per_token for step in selection.used),
         memory_gib=findings.peaks[kind] if kind else None,
         memory_kind=kind,
-        used_share=None if kind else findings.used_share,
+        used_memory_share=None if kind else findings.used_memory_share,
         unread=tuple(findings.unread),
         arguments=arguments,
         timestamp=selection.used[-1].timestamp,

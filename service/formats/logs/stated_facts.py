@@ -113,8 +113,8 @@ def stated_facts(text: str) -> list[Statement]:
     statements: dict[tuple[Fact, float], Statement] = {}
     for statement in chain(
         _plain_facts(text),
-        _meshes(text),
-        _models_under_adapters(text),
+        _devices_of_meshes(text),
+        _parameters_under_adapters(text),
         _ranks_by_batch(text),
         _parameters_of_all_ranks(text),
     ):
@@ -127,10 +127,10 @@ def _plain_facts(text: str) -> Iterator[Statement]:
     for rule in _RULES:
         for start, segment in _segments(text, rule.mark):
             for match in rule.pattern.finditer(segment):
-                yield _printed(text, start, match, rule.fact, rule.scale)
+                yield _printed_fact(text, start, match, rule.fact, rule.scale)
 
 
-def _meshes(text: str) -> Iterator[Statement]:
+def _devices_of_meshes(text: str) -> Iterator[Statement]:
     """Yields the number of devices as the product of the degrees of a device mesh."""
     for mark, pattern in _MESHES:
         for start, segment in _segments(text, mark):
@@ -140,7 +140,7 @@ def _meshes(text: str) -> Iterator[Statement]:
                 yield _stated(text, start, match, "num_devices", float(devices))
 
 
-def _models_under_adapters(text: str) -> Iterator[Statement]:
+def _parameters_under_adapters(text: str) -> Iterator[Statement]:
     """Yields the model's number of parameters where adapters are trained: the printed total
     without the trainable ones."""
     for start, segment in _segments(text, "trainable params:"):
@@ -207,7 +207,7 @@ def _segments(text: str, mark: str) -> Iterator[tuple[int, str]]:
         position = text.find(mark, position + len(mark))
 
 
-def _printed(text: str, start: int, match: re.Match[str], fact: Fact, scale: float) -> Statement:
+def _printed_fact(text: str, start: int, match: re.Match[str], fact: Fact, scale: float) -> Statement:
     """Returns the fact whose value a match prints, in units of `scale`. Its rounding error is
     half of the last printed digit."""
     printed = match[1].replace(",", "")

@@ -81,6 +81,7 @@ class Branches:
             reader.variables = outside
         if default is not None and default in inside.values:
             # Nothing else in the text sets the variable, so it has its default behind the branch.
+            # Where defaults are not taken, "$TP" says that it is unknown.
             value = inside.values[default]
             words = value.words if reader.takes_defaults else (f"${default}",)
             outside.values[default] = Value(words, value.is_array, value.doubts)
@@ -142,7 +143,7 @@ class Branches:
             patterns, body = case_parts(item)
             truths = [self._matches(text, pattern) if is_known else None for pattern in patterns]
             takes_all = any(reader.tree.text(pattern) == "*" for pattern in patterns)
-            if True in truths and not branches:
+            if True in truths and not branches:  # no earlier branch can have run in its place
                 return reader.run(body)
             if takes_all or True in truths or None in truths:
                 branches.append(self._branch(body))
@@ -197,7 +198,8 @@ class Branches:
 
     def follow_while(self, node: Node) -> Truth:
         """Follows a loop over the script's arguments, `while [ $# -gt 0 ]`, until there are none
-        left. It follows the body of any other loop once, and what that sets is in doubt."""
+        left. It follows the body of any other loop once, and what that sets is in doubt. Returns
+        None: whether a loop succeeds is not known."""
         body = node.child_by_field_name("body")
         tests = node.children_by_field_name("condition")
         is_until = node.children[0].type == "until"
@@ -217,7 +219,8 @@ class Branches:
         return None
 
     def follow_counted(self, node: Node) -> Truth:
-        """Follows the body of `for ((i=0; i<8; i++))` once; what it sets is in doubt."""
+        """Follows the body of `for ((i=0; i<8; i++))` once; what it sets is in doubt. Returns None:
+        whether the loop succeeds is not known."""
         body = node.child_by_field_name("body")
         if body is not None:
             self._merge([self._branch(body.children)], one_ran=False)

@@ -22,7 +22,7 @@ from service.formats.shell.programs import (
     base_name,
     program_at,
     shell_file_at,
-    wrapped,
+    wrapped_shell_text,
 )
 from service.formats.shell.script import Statement
 from service.formats.shell.syntax import line_of
@@ -79,7 +79,7 @@ class Commands:
         succeeds; None where that is not known."""
         body = node.child_by_field_name("body")
         text: str | None = None
-        outputs: list[tuple[str, bool]] = []
+        outputs: list[tuple[str, bool]] = []  # (file, whether the output is appended to it)
         arguments: list[str] = []
         behind: list[Node] = []  # what stands on the line of the heredoc, behind its mark
         for child in node.children:
@@ -96,7 +96,7 @@ class Commands:
         if any(node.type == "pipeline" for node in behind):
             outputs.append(("/dev/null", False))  # the next command gets the text, not this one
         truth = self._with_input(body, _Streams(text, tuple(outputs)), arguments)
-        self._follow_behind(behind, text)
+        self._follow_behind_mark(behind, text)
         return truth
 
     def _with_input(self, body: Node | None, streams: _Streams, arguments: list[str]) -> Truth:
@@ -113,7 +113,7 @@ class Commands:
             return None
         return self.reader.follow(body)
 
-    def _follow_behind(self, nodes: Sequence[Node], text: str | None) -> None:
+    def _follow_behind_mark(self, nodes: Sequence[Node], text: str | None) -> None:
         """Interprets the commands that stand on a heredoc's first line behind its mark, as in `cat
         <<EOF | bash`. `text` is the heredoc, which the next command of a pipeline reads."""
         for node in nodes:
@@ -150,7 +150,7 @@ class Commands:
             return ""
         is_quoted = any(quote in self.reader.tree.text(marks[0]) for quote in ("'", '"', "\\"))
         text = self.reader.expansion().heredoc(bodies[0], is_quoted)
-        if any(child.type == "<<-" for child in node.children):
+        if any(child.type == "<<-" for child in node.children):  # which takes tabs off each line
             text = re.sub(r"^\t+", "", text, flags=re.MULTILINE)
         return text
 
@@ -165,7 +165,7 @@ class Commands:
             is_device = name.startswith("/dev/") and name != _STDIN
             if is_device or len(text) + len(name) > _MOST_WRITTEN:
                 continue
-            self.reader.budget.count(len(text))  # so that loops cannot write without end
+            self.reader.budget.spend(len(text))  # so that loops cannot write without end
             content = text if _SHELL_FILE.search(name) else _BARE_VARIABLE.sub(r'"$\1"', text)
             written[name] = (written.get(name, "") if appends else "") + content
 
@@ -207,7 +207,7 @@ class Commands:
         reader = self.reader
         words = [*command.words]
         environment = command.environment
-        # Inside $( ), where `printed` collects the output, such a command changes only spaces.
+        # Behind a pipe in $( ), tr and xargs only change the spaces of what `printed` collects.
         if reader.printed is not None and _RESPACES.fullmatch(" ".join(words)):
             return True
         builtin = _BUILTINS.get(words[0])
@@ -218,7 +218,7 @@ class Commands:
             return reader.run_deeper(tree, [body], arguments=words[1:], is_own_shell=False)
         statements = reader.script.statements
         count = len(statements)
-        if self._runs_text(words, environment, streams):
+        if self._run_inner_script(words, environment, streams):
             # Statements from `count` on come from the script: this command's doubts are theirs.
             statements[count:] = [command.with_doubts_of(inner) for inner in statements[count:]]
             return None
@@ -226,16 +226,16 @@ class Commands:
             self._write(streams.input, _Streams(outputs=((_STDIN, False),)))
         exported: Mapping[str, str] = {**reader.variables.environment(), **environment}
         if statements and statements[-1].environment == exported:
-            exported = statements[-1].environment  # shared by thousands of commands
+            exported = statements[-1].environment  # thousands of commands may share one object
         statements.append(replace(command, words=(*reader.before, *words), environment=exported))
         return None
 
-    def _runs_text(
+    def _run_inner_script(
         self, words: list[str], environment: Mapping[str, str], streams: _Streams
     ) -> bool:
         """Interprets the shell script that a command runs, from one of its words (`sh -c`), a file
         or its input. Returns False where it runs none."""
-        inner = wrapped(words)
+        inner = wrapped_shell_text(words)
         if inner is None:
             inner = self._shell_file(words) or self._shell_input(words, streams)
             if inner is None:
@@ -263,16 +263,16 @@ class Commands:
     def _shell_input(self, words: Sequence[str], streams: _Streams) -> Wrapped | None:
         """Returns the script that a command reads from its input, as `sbatch <<EOF` does; None
         where it reads none."""
-        is_input = shell_file_at(words) is None and self._reads_shell(words)
+        is_input = shell_file_at(words) is None and self._reads_script_from_input(words)
         if streams.input is None or not is_input:
             return None
         return Wrapped(_without_shell(words), streams.input)
 
-    def _reads_shell(self, words: Sequence[str]) -> bool:
+    def _reads_script_from_input(self, words: Sequence[str]) -> bool:
         """Returns True where a command takes a script from its standard input, as bash, sbatch
         and ssh do."""
         if program_at(words) is not None:
-            return False
+            return False  # the input is that of the program
         # A shell reads its input where its own name is the last word: `srun bash`.
         plain = [word for word in words if not word.startswith("-")] or [words[0]]
         return base_name(plain[-1]) in _READS_STDIN or base_name(words[0]) in (*_SUBMITS, "ssh")
@@ -306,8 +306,8 @@ class Commands:
         return True
 
     def _shift(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        """Interprets `shift N`, which drops the script's first arguments; not in a branch that may
-        not run."""
+        """Interprets `shift N`, which drops the script's first N arguments. In a branch that may
+        not run it changes nothing: arguments cannot be in doubt."""
         arguments = self.reader.variables.values.get("@")
         count = int(words[1]) if len(words) > 1 and re.fullmatch(r"\d{1,4}", words[1]) else 1
         if arguments is not None and arguments.words and not self.reader.undecided:
@@ -315,15 +315,16 @@ class Commands:
         return True
 
     def _getopts(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        """Interprets `getopts`. Returns False, which ends a loop, where the script has no
-        arguments."""
+        """Interprets `getopts`, the test of a loop over arguments. Returns False, which ends the
+        loop, where the script has no arguments. Which option it finds otherwise is not worked out:
+        None."""
         arguments = self.reader.variables.values.get("@")
         return False if arguments is not None and not arguments.words else None
 
     def _let(self, words: list[str], streams: _Streams, line: int) -> Truth:
         """Interprets `let N=2*M`, one assignment for each word."""
         for word in words[1:]:
-            self.reader.set_by_sum(word, line)
+            self.reader.set_by_arithmetic(word, line)
         return None
 
     def _read(self, words: list[str], streams: _Streams, line: int) -> Truth:
@@ -343,7 +344,7 @@ class Commands:
 
     def _source(self, words: list[str], streams: _Streams, line: int) -> Truth:
         """Interprets the text of the file that `source` reads, in this shell. A file that was not
-        sent is noted."""
+        sent is noted, and taken to succeed."""
         text = self._text_of(words[1]) if len(words) > 1 else None
         if text is None:
             if len(words) > 1:

@@ -54,9 +54,9 @@ class Budget:
     steps: int = 0
     """Statements that were interpreted."""
 
-    def count(self, length: int) -> None:
-        """Counts characters that variables were replaced by. Raises Invalid where there are too
-        many."""
+    def spend(self, length: int) -> None:
+        """Takes characters that variables were replaced by from the budget. Raises Invalid where it
+        is used up."""
         self.expanded += length
         if self.expanded > _MAX_EXPANDED:
             rule = f"its variables hold more than {_MAX_EXPANDED} characters: write them out"
@@ -179,7 +179,7 @@ class Expansion:
 
     def _string(self, node: Node) -> Iterator[_Piece]:
         """Yields the parts of a text in double quotes, none of which is split at spaces."""
-        if node.type == "translated_string":
+        if node.type == "translated_string":  # $"text", of which the last child is "text"
             node = node.children[-1]
         for piece in self._pieces_between(
             node.children[1:-1], node.start_byte + 1, node.end_byte - 1, escapes='$`"\\'
@@ -214,7 +214,8 @@ class Expansion:
         value become those of the words being expanded."""
         value = self.variables.values.get(name)
         if value is not None:
-            self.budget.count(sum(len(word) + 1 for word in value.words))
+            # Refuses texts whose variables grow without end, as X=$X$X does in a loop.
+            self.budget.spend(sum(len(word) + 1 for word in value.words))
             self.doubts.update(dict.fromkeys(value.doubts))
             self.defaults.update(dict.fromkeys(value.defaults))
         return value
@@ -234,10 +235,10 @@ class Expansion:
             name = text[1:]
             value = self._value_of(name)
             return value.first if value is not None else f"${name}"
-        value_in_braces = self._braced(node)
+        value_in_braces = self._value_in_braces(node)
         return text if value_in_braces is None else value_in_braces
 
-    def _braced(self, node: Node) -> str | None:
+    def _value_in_braces(self, node: Node) -> str | None:
         """Returns the value of ${NAME}, ${NAME[2]}, ${#NAME}, ${!NAME} or ${NAME:-default}, or
         "$NAME" where nothing sets it; None where what is done to it is not known."""
         target = next((child for child in node.children if child.type in _NAMES), None)
@@ -285,7 +286,7 @@ class Expansion:
         """Returns the length for ${#X} (`operator` "#"), or the value of the variable that X
         names for ${!X}; None where that is not known."""
         if value is None or (operator == "!" and index is not None):
-            return None
+            return None  # ${!X[@]} asks for the indices of an array, which are not kept
         if operator == "!":
             target = self._value_of(value.text)
             return None if target is None else target.text
@@ -316,9 +317,9 @@ class Expansion:
         # Part of the value is unknown, so that nothing can be cut from it or replaced in it.
         if "$" in text or operator in _DEMANDS:
             return text
-        self.budget.count(len(text))
+        self.budget.spend(len(text))
         if operator in _CUTS:  # ${NAME%pattern}
-            self.budget.count(patterns.MAX_CHARACTERS)  # a cut takes as long as so many
+            self.budget.spend(patterns.MAX_CHARACTERS)  # a slow pattern takes as long as so many
             return patterns.cut(text, argument(end), operator)
         if operator in _REPLACES:  # ${NAME/pattern/words}
             if len(behind) == 1:
@@ -369,7 +370,8 @@ class Expansion:
         return _IN_SUM.sub(known_value, without_braces)
 
     def _name_or_default(self, match: re.Match[str]) -> str:
-        """Returns the name in ${NAME}, or 8 for ${NAME:-8} where nothing sets NAME."""
+        """Returns the name in ${NAME}, which stands in arithmetic without its $; or 8 for
+        ${NAME:-8} where nothing sets NAME."""
         value = self.variables.values.get(match[1])
         if value is None and match[2] is not None and self.takes_defaults:
             return match[2]

@@ -35,7 +35,7 @@ class Undefined(Invalid):
         super().__init__(PATH, value, rule)
         self.variable = variable
 
-    def explained(self, why: str) -> Undefined:
+    def with_reason(self, why: str) -> Undefined:
         """Returns the same fault with the reason why nobody can know the value."""
         return Undefined(self.variable, str(self.value), f"{self.rule} ({why})")
 

@@ -128,8 +128,9 @@ class Interpreter:
             # += appends elements to an array, and characters to a text.
             all_words = (*before.words, *words)
             words = all_words if is_array else ("".join(all_words),)
-            self.budget.count(len(words))
+            self.budget.spend(len(words))
             is_array = is_array or before.is_array
+        # Behind a branch that may not run, the doubt says whether X=8 replaced a value or X+=8 added.
         self.set(
             name,
             Value(words, is_array, tuple(expansion.doubts), defaults=tuple(expansion.defaults)),
@@ -175,16 +176,17 @@ class Interpreter:
 
     def _arithmetic(self, node: Node) -> Truth:
         """Interprets (( )): an assignment in it, and whether it is true, which means not 0."""
-        self.set_by_sum(self.tree.text(node)[2:-2], line_of(node))
+        self.set_by_arithmetic(self.tree.text(node)[2:-2], line_of(node))
         return condition(self.expansion(), node, self.has_file)
 
-    def set_by_sum(self, text: str, line: int) -> None:
+    def set_by_arithmetic(self, text: str, line: int) -> None:
         """Interprets an assignment in an arithmetic expression: N=2*M, N+=1 or N++. Other texts are
         passed over."""
+        # Groups for N+=1: "N", "+", "1", none. For N++: "N", none, none, "++".
         match = re.fullmatch(r"\s*(\w+)\s*(?:([-+*/%]?)=(?!=)(.*)|(\+\+|--))\s*", text, re.DOTALL)
         if match is None or match[1] in self.variables.fixed:
             return
-        name, operator, right, step = match.groups()  # `step` is ++ or --
+        name, operator, right, step = match.groups()
         operator = step[0] if step else operator
         expression = f"{name}{operator}({right or 1})" if operator else right
         value = self.expansion().sum(expression)
@@ -220,7 +222,7 @@ class Interpreter:
 
     def expansion(self) -> Expansion:
         """Returns the expansion of words with the present variables."""
-        return Expansion(self.tree, self.variables, self.budget, self.takes_defaults, self._printed)
+        return Expansion(self.tree, self.variables, self.budget, self.takes_defaults, self._output_of_command)
 
     def set_arguments(self, arguments: Sequence[str]) -> None:
         """Sets the script's arguments: $@, $*, $# and $1 upwards."""
@@ -234,23 +236,23 @@ class Interpreter:
     def has_file(self, name: str) -> bool:
         return name in self.script.written or name in self.files
 
-    def _printed(self, command: str) -> str | None:
+    def _output_of_command(self, command: str) -> str | None:
         """Returns what a command in $( ) prints; None where only running it would tell."""
 
         def look_up(name: str) -> str | None:
             value = self.variables.values.get(name)
             return None if value is None else value.text
 
-        def put_in(text: str) -> str:
-            def put(match: re.Match[str]) -> str:
+        def replace_variables(text: str) -> str:
+            def value_or_reference(match: re.Match[str]) -> str:
                 value = self.variables.values.get(match[1] or match[2])
                 text = match[0] if value is None else value.text
-                self.budget.count(len(text))
+                self.budget.spend(len(text))
                 return text
 
-            return re.sub(r"\$(?:\{(\w+)\}|(\w+))", put, text, flags=re.ASCII)
+            return re.sub(r"\$(?:\{(\w+)\}|(\w+))", value_or_reference, text, flags=re.ASCII)
 
-        output = output_of(command, look_up, put_in)
+        output = output_of(command, look_up, replace_variables)
         return self._output_of_text(command) if output is None else output
 
     def _output_of_text(self, command: str) -> str | None:
@@ -260,11 +262,12 @@ class Interpreter:
         first = command.split(None, 1)[0] if command.strip() else ""
         if first not in self.functions and first not in PRINTS:
             return None
-        self.budget.count(len(command))
+        self.budget.spend(len(command))
         tree = parse(command)
         count = len(self.script.statements)  # those added from here on are removed again
         outside = self.printed
         undecided = self.undecided
+        # The branches around the assignment do not make what the command prints unknown.
         self.printed, self.undecided = [], 0
         try:
             self.run_deeper(tree, tree.root.children, is_own_shell=True)
@@ -280,7 +283,8 @@ class Interpreter:
         """Adds a text to the output of the command in $( ) that is being interpreted; None is
         unknown text."""
         if self.printed is not None:
-            self.budget.count(len(text or ""))
+            self.budget.spend(len(text or ""))
+            # In a branch that may not run, nobody knows whether the text is printed.
             self.printed.append(None if self.undecided else text)
 
     def run_text(
@@ -293,8 +297,9 @@ class Interpreter:
         is_own_shell: bool,
     ) -> Truth:
         """Interprets a text in place of a command: that of `sh -c`, or of a file. `before` are the
-        words in front of the shell, and `arguments` its $1, $2 and so on. With `is_own_shell`
-        its variables do not outlive it."""
+        words in front of the shell, such as `srun -N 4`, which start all of the text's commands.
+        `arguments` are its $1, $2 and so on. With `is_own_shell` its variables do not outlive
+        it."""
         tree = parse(text)
         outside = self.variables
         if environment:

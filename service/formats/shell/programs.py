@@ -128,9 +128,9 @@ def _wraps(words: Sequence[str], index: int) -> bool:
     return _PYTHON.fullmatch(name) is not None or name in LAUNCHERS or name.endswith(".py")
 
 
-def wrapped(words: Sequence[str]) -> Wrapped | None:
-    """Returns the shell text that a command has as one of its words, behind `sh -c` or an option
-    of a launcher; None where there is none in front of its program."""
+def wrapped_shell_text(words: Sequence[str]) -> Wrapped | None:
+    """Returns the shell text that a command has as one of its words, behind `sh -c`, `ssh host` or
+    an option of a launcher; None where there is none in front of its program."""
     end = program_at(words)
     for index, word in enumerate(words[:end]):
         if base_name(word) in SHELLS:
@@ -179,9 +179,9 @@ def shell_file_at(words: Sequence[str]) -> int | None:
     return None
 
 
-def without_words_of_node(words: Sequence[str]) -> tuple[str, ...]:
+def without_node_words(words: Sequence[str]) -> tuple[str, ...]:
     """Returns a command without the words that differ between nodes: the host that it is sent
-    to, and the rank of the node."""
+    to, and the rank of the node. Scripts that start one command on each node are known by that."""
     launcher_places = (index for index, word in enumerate(words) if base_name(word) in LAUNCHERS)
     words = words[next(launcher_places, 0) :]
     common: list[str] = []

@@ -75,7 +75,7 @@ class _Launcher:
         """Yields the counts of the options with these names that are given as numbers, in this
         order."""
         for name in names:
-            count = _number(self.options.get(name))
+            count = _positive_integer(self.options.get(name))
             if count:
                 yield _Figure(count, self.shown(name))
 
@@ -149,7 +149,7 @@ def _ranks_of_component(
     options tell."""
     launchers = [_header_as_launcher(header), *_launchers(before)]
     has_agent = any(launcher.name in AGENTS for launcher in launchers)
-    nodes = _nodes(launchers, has_agent=has_agent)
+    nodes = _number_of_nodes(launchers, has_agent=has_agent)
     tasks = _last(launchers, ("ntasks_per_node",))
     ranks = None if has_agent else _last(launchers, _RANKS)
     gpus = _gpus_on_node(launchers, nodes, tasks, ranks)
@@ -161,11 +161,11 @@ def _ranks_of_component(
     num_per_node = per_node.count if per_node else None
     total = ranks.count if ranks else None
     if total is None and not has_agent:
-        total = _number(environment.get("WORLD_SIZE"))
+        total = _positive_integer(environment.get("WORLD_SIZE"))
     if total is None and num_nodes and num_per_node:
         total = num_nodes * num_per_node
     elif total is None:
-        total = _all_gpus(launchers)  # by default each GPU has a rank
+        total = _total_gpus(launchers)  # by default each GPU has a rank
     if num_per_node is None and total and num_nodes and total % num_nodes == 0:
         num_per_node = total // num_nodes
     chips = [chip for launcher in launchers if (chip := _chip(launcher))]
@@ -208,10 +208,10 @@ def _require_gpus_for(
 def scheduler_variables(header: Header) -> dict[str, str]:
     """Returns the environment variables that Slurm or PBS sets for a job with these options:
     {"SLURM_NNODES": "4"} for #SBATCH --nodes=4."""
-    script = _header_as_launcher(header)
-    nodes = _last([script], _NODES)
-    tasks = _last([script], ("ntasks_per_node",))
-    gpus = next(_gpus(script, nodes, tasks, ranks=None), None)
+    job = _header_as_launcher(header)
+    nodes = _last([job], _NODES)
+    tasks = _last([job], ("ntasks_per_node",))
+    gpus = next(_gpus(job, nodes, tasks, ranks=None), None)
     known = {
         "SLURM_NNODES": nodes,
         "SLURM_JOB_NUM_NODES": nodes,
@@ -292,7 +292,7 @@ def _more_ranks(ranks: _Figure, place: str, gpus: int, options: str) -> Invalid:
     return invalid_launch(ranks.option, rule)
 
 
-def _nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None:
+def _number_of_nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None:
     """Returns the number of nodes; None where it is not known. Without an option for nodes it is
     one, if an agent such as torchrun starts the ranks, or a Slurm script asks for no total of
     GPUs or tasks."""
@@ -308,6 +308,7 @@ def _nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None
         launcher.asks_for_gpus and {"gpus", "G"} & launcher.options.keys() for launcher in launchers
     ):
         return None  # Slurm spreads that many GPUs over nodes as it likes
+    # Both torchrun and sbatch default to one node, unless hosts or tasks are listed.
     script = launchers[0].options  # the #SBATCH lines
     has_hosts = any({"hostfile", "H"} & launcher.options.keys() for launcher in launchers)
     is_one = has_agent and not has_hosts
@@ -336,7 +337,7 @@ def _gpus(
     tasks_on_node = tasks.count if tasks else 0
     if not tasks and ranks and nodes and ranks.count % nodes.count == 0:
         tasks_on_node = ranks.count // nodes.count
-    for name, match in _requests(launcher):
+    for name, match in _gpu_requests(launcher):
         count = int(match["count"] or 1)
         # Options count GPUs by task, by job or by node; 0 stands for an unknown number.
         if name == "gpus_per_task":
@@ -347,13 +348,13 @@ def _gpus(
             yield _Figure(count, launcher.shown(name))
 
 
-def _all_gpus(launchers: Sequence[_Launcher]) -> int | None:
+def _total_gpus(launchers: Sequence[_Launcher]) -> int | None:
     """Returns the total of GPUs that --gpus asks for, which Slurm spreads over nodes as it
     likes; None without it."""
     counts = [
         int(match["count"])
         for launcher in launchers
-        for name, match in _requests(launcher)
+        for name, match in _gpu_requests(launcher)
         if name in ("gpus", "G")
     ]
     return counts[-1] if counts else None
@@ -362,7 +363,7 @@ def _all_gpus(launchers: Sequence[_Launcher]) -> int | None:
 def _chip(launcher: _Launcher) -> str | None:
     """Returns the name of the chip that a launcher asks for, such as "h100"; None where it names
     none."""
-    return next((match["chip"] for _, match in _requests(launcher) if match["chip"]), None)
+    return next((match["chip"] for _, match in _gpu_requests(launcher) if match["chip"]), None)
 
 
 def _features(launchers: Sequence[_Launcher], num_nodes: int | None) -> tuple[str, ...]:
@@ -375,7 +376,7 @@ def _features(launchers: Sequence[_Launcher], num_nodes: int | None) -> tuple[st
     return required_features(constraints[-1], num_nodes) if constraints else ()
 
 
-def _requests(launcher: _Launcher) -> Iterator[tuple[str, re.Match[str]]]:
+def _gpu_requests(launcher: _Launcher) -> Iterator[tuple[str, re.Match[str]]]:
     """Yields Slurm's options that ask for GPUs: the name of each, and the match of its value,
     with groups `chip` and `count` as in h100:8."""
     if not launcher.asks_for_gpus:
@@ -390,7 +391,7 @@ def _requests(launcher: _Launcher) -> Iterator[tuple[str, re.Match[str]]]:
             yield "gres", match
 
 
-def _number(text: str | None) -> int | None:
+def _positive_integer(text: str | None) -> int | None:
     """Returns a whole number from 1 up. A range such as 2-2 or 4:4 with equal ends counts as one
     number. None for any other text."""
     ends = set(re.split(r"[:-]", text or ""))

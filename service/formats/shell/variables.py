@@ -132,6 +132,7 @@ def _merged(
     if agree:
         return replace(values[0], doubts=doubts, pending=pending_doubts)
     doubts = _distinct([*doubts, *pending_doubts])
+    # The old value is kept where a branch leaves it: the doubts say that another may hold.
     if before is not None and any(value is before for value in values):
         return replace(before, doubts=doubts, pending=pending_doubts)
     # Flags that a branch may add are left out, as if it had not run.
