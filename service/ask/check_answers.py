@@ -89,7 +89,7 @@ class ResolvedCheck:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Returns the framework's names for the knobs of a layout."""
+        """Returns the framework's setting for each knob of a layout, by the name of the knob."""
         return {} if self.format is None else KNOB_SETTINGS[self.format.name]
 
     def named(self, setting: str) -> str:

@@ -58,7 +58,7 @@ class _ResolvedRequest:
             least_failed_gib(self.failed),
         )
 
-    def shown(self, points: Sequence[Point]) -> list[PointAnswer]:
+    def point_answers(self, points: Sequence[Point]) -> list[PointAnswer]:
         """Returns points as answers show them."""
         on_torus = self.resolved.problem.cluster.is_torus
         return [
@@ -75,7 +75,7 @@ class Frontiers(UseCase):
         question = self._resolve(request)
         deadline = Deadline(request.time_limit_s, require_client)
         points = question.points(request.grid.axes(), deadline)
-        return _explain(question, points).model_dump(mode="json")
+        return _frontier_answer(question, points).model_dump(mode="json")
 
     def draw_in_parts(
         self, request: FrontierRequest, require_client: Callable[[], None] = no_client
@@ -89,10 +89,10 @@ class Frontiers(UseCase):
         for block in _blocks(grid):
             points = question.points(block, deadline)
             points_by_values |= {tuple(point.at[name] for name in grid): point for point in points}
-            shown = [point.model_dump(mode="json") for point in question.shown(points)]
-            yield FrontierPart("points", {"points": shown})
+            point_answers = [point.model_dump(mode="json") for point in question.point_answers(points)]
+            yield FrontierPart("points", {"points": point_answers})
         ordered = [points_by_values[values] for values in product(*grid.values())]
-        yield FrontierPart("answer", _explain(question, ordered).model_dump(mode="json"))
+        yield FrontierPart("answer", _frontier_answer(question, ordered).model_dump(mode="json"))
 
     def _resolve(self, request: FrontierRequest) -> _ResolvedRequest:
         with self._store.reading() as rows:
@@ -111,7 +111,7 @@ def _blocks(grid: dict[str, list[float]]) -> Iterator[dict[str, list[float]]]:
         yield {**grid, **{name: [value] for name, value in zip(apart, values, strict=True)}}
 
 
-def _explain(question: _ResolvedRequest, points: Sequence[Point]) -> FrontierAnswer:
+def _frontier_answer(question: _ResolvedRequest, points: Sequence[Point]) -> FrontierAnswer:
     """Returns the answer: points and crossings, with reasons and assumptions."""
     request, problem = question.request, question.resolved.problem
     grid = request.grid.axes()
@@ -135,7 +135,7 @@ def _explain(question: _ResolvedRequest, points: Sequence[Point]) -> FrontierAns
         "time_limit_s": request.time_limit_s,
     }
     return FrontierAnswer(
-        points=question.shown(points),
+        points=question.point_answers(points),
         crossings=[
             CrossingAnswer.from_attributes(crossing)
             for crossing in crossings(points, grid, request.tolerance)

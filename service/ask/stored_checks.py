@@ -48,8 +48,8 @@ class StoredChecks(KeptAnswers[Request, ResolvedCheck]):
         """Checks a job that `look_up` has not found answered. Returns the function that stores the
         answer."""
         checked = self._checks.check_resolved(request, question.resolved, require_client)
-        answer, brief = _stored_answer(checked), _brief(checked)
-        return save_answer(answer, question.key.digest, brief)
+        answer = _stored_answer(checked)
+        return save_answer(answer, question.key.digest, _listed_fields(checked))
 
 
 def _stored_answer(checked: dict[str, Any]) -> Answer:
@@ -72,7 +72,7 @@ def _stored_answer(checked: dict[str, Any]) -> Answer:
     )
 
 
-def _brief(checked: dict[str, Any]) -> dict[str, Any]:
+def _listed_fields(checked: dict[str, Any]) -> dict[str, Any]:
     """Returns the fields of a check that lists show."""
     request = {name: checked["request"][name] for name in Question.model_fields}
     names = names_used(checked["catalogue"])

@@ -306,7 +306,8 @@ def _device_memory_notes(
     the reading of the log alone, and `reading` has the memory in GiB."""
     if printed is not None and reading is not None and printed.used_memory_share is not None:
         yield (
-            f"the log prints that {printed.used_memory_share:.1%} of the device's memory were in use,"
+            f"the log prints that {printed.used_memory_share:.1%} of the device's memory were in"
+            " use,"
             f" which makes {reading.memory_gib:.1f} GiB, the runtime's own included"
         )
 

@@ -23,7 +23,7 @@ from service.schemas.sweep import ItemProblem
 from service.store import Store
 from service.store.sweeps import LeasedItem
 from service.sweeps.answering import ItemAnswer
-from service.sweeps.combinations import question
+from service.sweeps.combinations import item_question
 from service.sweeps.workers import Workers, WorkersGone
 
 log = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ class SweepRunner:
             sweep = rows.sweeps.find(item.sweep_id)
         if sweep is not None:  # None: it has been removed
             store = self._store.of(sweep.tenant, sees_all=sweep.sees_all)
-            future = self._workers.submit(store, question(sweep.request, item.position))
+            future = self._workers.submit(store, item_question(sweep.request, item.position))
             self._running[future] = item
 
     def _store_result(self, future: Future[ItemAnswer], item: LeasedItem) -> None:

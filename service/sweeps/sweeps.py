@@ -24,7 +24,7 @@ from service.schemas.sweep import (
 from service.store import Rows, Store, UseCase
 from service.store.cursors import cut_page, read_cursor
 from service.store.tables import SweepItemRow, SweepRow
-from service.sweeps.combinations import combination, count, pinned
+from service.sweeps.combinations import combination, count, pin_names
 
 ACCEPTED = 202
 
@@ -49,7 +49,7 @@ class Sweeps(UseCase):
     def prepare(self, request: SweepRequest) -> SaveRows:
         """Returns a function that writes the rows of a new sweep. Raises Invalid or UnknownName."""
         with self._store.reading() as rows:
-            document, names = pinned(rows, request)
+            document, names = pin_names(rows, request)
         sweep = SweepRow(
             id=new_id(),
             sees_all=self._store.sees_all,

@@ -35,7 +35,7 @@ _WHOLE_STEP = {"fwd", "bwd", "step"}
 
 def find(log: Log) -> Findings:
     """Returns the steps of a log in the most exact of DeepSpeed's three forms that it has."""
-    for read in (_pipeline_steps, _throughput_steps, _breakdown):
+    for read in (_pipeline_steps, _throughput_steps, _breakdown_steps):
         findings = read(log)
         if findings.history.count or findings.unread:
             return findings
@@ -79,7 +79,7 @@ def _throughput_steps(log: Log) -> Findings:
     return findings
 
 
-def _breakdown(log: Log) -> Findings:
+def _breakdown_steps(log: Log) -> Findings:
     """Returns the steps of lines such as "time (ms) | fwd: 120.1 | bwd: 250.2 | step: 12.3",
     numbered in their order."""
     findings = Findings()

@@ -111,6 +111,7 @@ class Log:
         """The whole log, without colours."""
         self._lines = self.text.split("\n")
         self._first_pieces: list[int] | None = None
+        """The number in the file of the first piece of each line; None where no line is joined."""
 
     def unwrapped(self, *, every_full_line: bool = False) -> Log | None:
         """Returns the log with lines joined again that a terminal wrapped at its width; None where

@@ -148,7 +148,7 @@ def read(text: str, framework: str | None = None, global_batch: int | None = Non
     batch_argument = arguments.get("global_batch_size", "")
     if not global_batch and _WHOLE.fullmatch(batch_argument):  # it may be "None"
         global_batch = int(batch_argument)
-    if findings[name].in_samples:
+    if findings[name].in_samples:  # times are of one sequence; those of a step are asked for
         findings[name].history.scale(_samples_of_a_step(name, findings[name], global_batch))
     selection = select(findings[name].history, global_batch)
     reading = _reading_of_steps(name, findings[name], selection, arguments)
@@ -360,7 +360,9 @@ def _regimes(steps: Sequence[Step]) -> Iterator[SpeedRegime]:
     number, its length and its median."""
     values = [step.value for step in steps]
     for regime in speed_regimes(values):
-        members = values[regime]
+        regime_values = values[regime]
         yield SpeedRegime(
-            first_step=steps[regime.start].number, steps=len(members), value=median(members)
+            first_step=steps[regime.start].number,
+            steps=len(regime_values),
+            value=median(regime_values),
         )

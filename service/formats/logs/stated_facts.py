@@ -207,7 +207,9 @@ def _segments(text: str, mark: str) -> Iterator[tuple[int, str]]:
         position = text.find(mark, position + len(mark))
 
 
-def _printed_fact(text: str, start: int, match: re.Match[str], fact: Fact, scale: float) -> Statement:
+def _printed_fact(
+    text: str, start: int, match: re.Match[str], fact: Fact, scale: float
+) -> Statement:
     """Returns the fact whose value a match prints, in units of `scale`. Its rounding error is
     half of the last printed digit."""
     printed = match[1].replace(",", "")

@@ -131,8 +131,8 @@ def _verdicts_in_context(
 ) -> Verdicts:
     """Returns the verdicts of an attempt, with other steps taken into account. Slow steps at its
     beginning become warm-up. So do all steps before the last of the first five that are too fast,
-    because the clock ran ahead. `normal_times` yields an item for each step without a verdict of its
-    own."""
+    because the clock ran ahead. `normal_times` yields an item for each step without a verdict of
+    its own."""
     verdicts = [
         verdict or next(normal_times).verdict(step)
         for step, verdict in zip(attempt, own_verdicts, strict=True)

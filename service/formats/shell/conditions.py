@@ -45,7 +45,7 @@ def condition(expansion: Expansion, node: Node, has_file: Callable[[str], bool])
     does not decide it, as with a value that is in doubt. `has_file` says which files exist."""
     opener = node.children[0].type
     if opener == "((":
-        value = expansion.sum(expansion.tree.text(node)[2:-2])
+        value = expansion.arithmetic_value(expansion.tree.text(node)[2:-2])
         truth = None if value is None else value != "0"
     else:
         tokens = [token for child in node.children[1:-1] for token in _tokens(expansion, child)]
@@ -91,10 +91,11 @@ class _Parsing:
     ) -> None:
         self.tokens = tokens
         self.has_file = has_file
-        self.is_double = is_double
+        self.is_double = is_double  # of [[ ]], in which = compares with a pattern
         self.position = 0
 
     def parsed(self) -> Truth:
+        """Returns the truth of the whole test; None where it has more than this class reads."""
         truth = self._or()
         return truth if self.position == len(self.tokens) else None
 

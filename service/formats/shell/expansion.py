@@ -227,7 +227,7 @@ class Expansion:
         is_sum = text.startswith("$((") and text.endswith("))")
         if node.type == "arithmetic_expansion" or is_sum:
             expression = text[3:-2] if is_sum else text[2:-1]
-            return self.sum(expression) or f"$(({self._with_numbers(expression)}))"
+            return self.arithmetic_value(expression) or f"$(({self._with_numbers(expression)}))"
         if node.type == "command_substitution":
             output = self.output(text[2:-1] if text[0] == "$" else text[1:-1])
             return text if output is None else output.rstrip("\n")
@@ -275,7 +275,7 @@ class Expansion:
             value = self._value_of(match[1])
             return f"${match[1]}" if value is None else value.first
 
-        number = self.sum(text)
+        number = self.arithmetic_value(text)
         if number is not None:
             return number
         return re.sub(r"\$\{?(\w+)\}?", known_value, text.strip("'\""), flags=re.ASCII)
@@ -346,7 +346,7 @@ class Expansion:
                 self.variables.values[name] = Value((default,), defaults=(note,))
         return default
 
-    def sum(self, expression: str) -> str | None:
+    def arithmetic_value(self, expression: str) -> str | None:
         """Returns the value of an arithmetic expression of whole numbers, as text; None where
         part of it is not known."""
         number = value_of(self._with_numbers(expression))

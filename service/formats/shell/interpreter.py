@@ -79,7 +79,7 @@ class Interpreter:
         follow = _STATEMENTS.get(node.type)
         return follow(self, node) if follow else None
 
-    def _assignments(self, node: Node) -> Truth:
+    def _assign_several(self, node: Node) -> Truth:
         """Interprets several assignments on one line: `A=1 B=2`."""
         for child in node.children:
             if child.type == "variable_assignment":
@@ -130,7 +130,6 @@ class Interpreter:
             words = all_words if is_array else ("".join(all_words),)
             self.budget.spend(len(words))
             is_array = is_array or before.is_array
-        # Behind a branch that may not run, the doubt says whether X=8 replaced a value or X+=8 added.
         self.set(
             name,
             Value(words, is_array, tuple(expansion.doubts), defaults=tuple(expansion.defaults)),
@@ -189,7 +188,7 @@ class Interpreter:
         name, operator, right, step = match.groups()
         operator = step[0] if step else operator
         expression = f"{name}{operator}({right or 1})" if operator else right
-        value = self.expansion().sum(expression)
+        value = self.expansion().arithmetic_value(expression)
         doubt = Doubt(name, text.strip(), line, replaces=True)
         words = (f"${name}" if value is None else value,)
         self.set(name, Value(words), doubt, keeps=bool(operator))
@@ -200,7 +199,7 @@ class Interpreter:
         self.variables = outside.copied()
         try:
             return self.run(node.children)
-        except Finished:
+        except Finished:  # `exit` ends only the subshell
             return None
         finally:
             self.variables = outside
@@ -210,7 +209,7 @@ class Interpreter:
         self.run(node.children)
         return None
 
-    def _function(self, node: Node) -> Truth:
+    def _define_function(self, node: Node) -> Truth:
         """Remembers the body of a function, which is followed where it is called."""
         name = node.child_by_field_name("name")
         body = node.child_by_field_name("body")
@@ -222,7 +221,9 @@ class Interpreter:
 
     def expansion(self) -> Expansion:
         """Returns the expansion of words with the present variables."""
-        return Expansion(self.tree, self.variables, self.budget, self.takes_defaults, self._output_of_command)
+        return Expansion(
+            self.tree, self.variables, self.budget, self.takes_defaults, self._output_of_command
+        )
 
     def set_arguments(self, arguments: Sequence[str]) -> None:
         """Sets the script's arguments: $@, $*, $# and $1 upwards."""
@@ -368,7 +369,7 @@ _STATEMENTS: dict[str, Callable[[Interpreter, Node], Truth]] = {
     "command": lambda self, node: Commands(self).run(node),
     "redirected_statement": lambda self, node: Commands(self).redirected(node),
     "variable_assignment": Interpreter.assign,
-    "variable_assignments": Interpreter._assignments,
+    "variable_assignments": Interpreter._assign_several,
     "declaration_command": Interpreter._declaration,
     "unset_command": Interpreter._unset,
     "if_statement": lambda self, node: Branches(self).follow_if(node),
@@ -383,6 +384,6 @@ _STATEMENTS: dict[str, Callable[[Interpreter, Node], Truth]] = {
     "subshell": Interpreter._subshell,
     "pipeline": Interpreter._pipeline,
     "test_command": lambda self, node: condition(self.expansion(), node, self.has_file),
-    "function_definition": Interpreter._function,
+    "function_definition": Interpreter._define_function,
     "program": lambda self, node: self.run(node.children),
 }

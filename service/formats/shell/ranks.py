@@ -320,7 +320,7 @@ def _ranks_on_node(
     launchers: Sequence[_Launcher], tasks: _Figure | None, gpus: _Figure | None
 ) -> _Figure | None:
     """Returns the ranks that Slurm or MPI starts on a node. A single task with several GPUs
-    counts as starting one rank for each."""
+    counts as starting one rank for each, as a program does that spawns its own processes."""
     if tasks is not None:
         return gpus if gpus and tasks.count == 1 else tasks
     return _last([launcher for launcher in launchers if launcher.name in _MPI], _OF_MPI)
