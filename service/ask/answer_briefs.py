@@ -90,13 +90,13 @@ def check_brief(document: dict[str, Any]) -> dict[str, Any]:
         **figures,
         fit_probability=fits.get("probability"),
         first_change=None if change is None else _cut(change["words"]),
-        settings=[] if change is None else [*map(_setting, change["settings"][:_MAX_SETTINGS])],
+        settings=[] if change is None else [*map(_setting_change, change["settings"][:_MAX_SETTINGS])],
         problems=[_cut(problem, _MAX_NOTE_BYTES) for problem in _problems(document)[:MAX_REASONS]],
     ).model_dump(mode="json", by_alias=True)
 
 
-def _setting(change: Mapping[str, Any]) -> SettingChange:
-    """Returns the name and the values of a setting's change, without members that a later release
+def _setting_change(change: Mapping[str, Any]) -> SettingChange:
+    """Returns the name and the values of a setting's change, without fields that a later release
     may have stored."""
     return SettingChange(name=change["name"], before=change["from"], after=change["to"])
 
@@ -118,7 +118,7 @@ def _problems(document: Mapping[str, Any]) -> list[str]:
 def _shared_fields(
     kind: str, document: Mapping[str, Any], prediction: Mapping[str, Any], query: str = ""
 ) -> dict[str, Any]:
-    """Returns the members that the briefs of recommendations and predictions share. `prediction` is
+    """Returns the fields that the briefs of recommendations and predictions share. `prediction` is
     that of the layout to launch, and `query` selects it in the answer."""
     location = f"/v1/{kind}/{document['id']}"
     slurm = (document.get("launch") or {}).get("slurm", {})

@@ -62,12 +62,12 @@ def answer_page(store: Store, kind: AnswerKind, query: AnswerQuery) -> dict[str,
     """Returns a page of the answers of a kind, newest first, and the cursor of the next page."""
     before = read_cursor(kind, query.cursor)
     with store.reading() as rows:
-        rows_found = rows.answers.briefs(kind, query.limit + 1, before, _filter(query))
+        rows_found = rows.answers.briefs(kind, query.limit + 1, before, _answer_filter(query))
     page, following = cut_page(kind, rows_found, query.limit, lambda row: row.id)
     return {"items": [_page_item(kind, row) for row in page], "next": following}
 
 
-def _filter(query: AnswerQuery) -> AnswerFilter:
+def _answer_filter(query: AnswerQuery) -> AnswerFilter:
     """Returns the filter for a list of answers, with the names that stored answers use."""
     names = {
         name: [_name_in_answers(find, given) for given in getattr(query, name)]

@@ -239,8 +239,8 @@ def _broken_rule(job: ResolvedCheck, broken: BrokenRule) -> BrokenRuleAnswer:
     setting = job.settings.get("global_batch" if broken.is_of_batch else broken.knob or "")
     if broken.is_of_batch and job.read is None:
         return BrokenRuleAnswer.of_batch(broken, job.question, stack, setting)
-    # A fault of the global batch has a value of the workload, and any other one of the layout.
     blamed = broken.knob if job.read is None else setting or broken.knob
+    # The global batch is a value of the workload, and any knob one of the layout.
     value = job.question.workload.global_batch if broken.is_of_batch else None
     return BrokenRuleAnswer(
         name=broken.rule.name,

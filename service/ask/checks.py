@@ -56,6 +56,7 @@ class Checks(UseCase):
             oom_gib=least_failed_gib(failed),
             # Only layouts that the job's own launch format can write are proposed.
             accepts=expressible_in_format(job),
+            # Where the job is a launch, changes are said as changes of its settings.
             express=None if job.changes is None else job.changes.in_settings,
         )
         answer = check_answer(job, check, failed)

@@ -103,7 +103,7 @@ class Comparisons(UseCase):
             pinned, question, second_stack, profile, given_layouts, launched
         )
         for name, layout in resolved.completed_layouts.items():
-            place = _place(resolved, name)
+            place = _layout_field(resolved, name)
             side = launched.get(name)
             require_all_legal(
                 resolved.problem_of(name),
@@ -157,7 +157,7 @@ def _sides(request: _Request) -> dict[str, Side]:
     return {"first": request.first, "second": request.second}
 
 
-def _place(resolved: _ResolvedRequest, name: str) -> str:
+def _layout_field(resolved: _ResolvedRequest, name: str) -> str:
     """Returns the field of the request that has the layout of a side."""
     launched = resolved.launched.get(name)
     return f"{name}.layout" if launched is None else launched.layout_field
@@ -227,7 +227,7 @@ def _comparison_answer(
     for name, completed in resolved.completed_layouts.items():
         given = resolved.given_layouts[name]
         problem = resolved.problem_of(name)
-        place = _place(resolved, name)
+        place = _layout_field(resolved, name)
         answer.assumptions += layout_assumptions(place, given, completed, problem)
     for name, side in _sides(request).items():
         layout = resolved.completed_layouts.get(name)

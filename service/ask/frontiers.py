@@ -89,8 +89,8 @@ class Frontiers(UseCase):
         for block in _blocks(grid):
             points = question.points(block, deadline)
             points_by_values |= {tuple(point.at[name] for name in grid): point for point in points}
-            point_answers = [point.model_dump(mode="json") for point in question.point_answers(points)]
-            yield FrontierPart("points", {"points": point_answers})
+            answers = [answer.model_dump(mode="json") for answer in question.point_answers(points)]
+            yield FrontierPart("points", {"points": answers})
         ordered = [points_by_values[values] for values in product(*grid.values())]
         yield FrontierPart("answer", _frontier_answer(question, ordered).model_dump(mode="json"))
 
@@ -106,9 +106,9 @@ def _blocks(grid: dict[str, list[float]]) -> Iterator[dict[str, list[float]]]:
     """Yields parts of the grid that together take about as long as the whole. Points that differ
     only in the speed of links share a search, so each part has all speeds of links. A grid of
     nothing but link speeds is cut by the speed of its first kind of link."""
-    apart = [name for name in grid if name not in LINK_AXES] or [*grid][:1]
-    for values in product(*(grid[name] for name in apart)):
-        yield {**grid, **{name: [value] for name, value in zip(apart, values, strict=True)}}
+    cut_axes = [name for name in grid if name not in LINK_AXES] or [*grid][:1]
+    for values in product(*(grid[name] for name in cut_axes)):
+        yield {**grid, **{name: [value] for name, value in zip(cut_axes, values, strict=True)}}
 
 
 def _frontier_answer(question: _ResolvedRequest, points: Sequence[Point]) -> FrontierAnswer:
@@ -176,8 +176,9 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
 
 
 def _layout_of_question(problem: Problem, points: Sequence[Point]) -> Layout | None:
-    """Returns the first layout of the points that is legal on the cluster and model of the request,
-    without the changes of the grid; None where there is none."""
+    """Returns the layout for which the answer states its assumptions: the first of the points that
+    is legal on the cluster and model of the request, without the changes of the grid. None where
+    there is none."""
     layouts = [
         layout
         for point in points

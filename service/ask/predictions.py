@@ -205,9 +205,9 @@ def _knob_error(
     single knob is. `name` is the field of the layout, and `given` the layout before defaults were
     filled in."""
     # A knob that was left open cannot be wrong: blame the related one that the request gives.
-    other = _OTHER_CULPRIT.get(knob or "")
-    if knob not in given.knobs_given and other in given.knobs_given:
-        knob = other
+    related = _OTHER_CULPRIT.get(knob or "")
+    if knob not in given.knobs_given and related in given.knobs_given:
+        knob = related
     field = f"{name}.{settings.get(knob, given.field_of(knob))}" if knob else name
     value = getattr(given, given.field_of(knob)) if knob in given.knobs_given else None
     return Invalid(field, value, message)

@@ -50,14 +50,14 @@ def answer_item(store: Store, question: dict[str, Any]) -> ItemAnswer:
         request = read_stored(RecommendationRequest, question)
         recommendation, choice = Recommendations(store, Evidence(store)).find(request)
     except Infeasible as error:
-        return _problem("infeasible", error)
+        return _error_answer("infeasible", error)
     except (DomainError, ValidationError) as error:
-        return _problem("refused", error)
+        return _error_answer("refused", error)
     except ServiceError as error:
-        return _problem("waiting", error)
+        return _error_answer("waiting", error)
     except Exception as error:  # a defect in one item must not end the sweep
         log.exception("an item of a sweep failed")
-        return _problem("failed", error)
+        return _error_answer("failed", error)
     return ItemAnswer("ok", _swept_layout(recommendation, choice).model_dump(mode="json"))
 
 
@@ -87,7 +87,7 @@ def _swept_layout(recommendation: Recommendation, choice: Choice | None) -> Swep
     )
 
 
-def _problem(outcome: ItemOutcome, error: Exception) -> ItemAnswer:
+def _error_answer(outcome: ItemOutcome, error: Exception) -> ItemAnswer:
     """Returns an answer that tells an error. An unexpected error tells no internals."""
     if isinstance(error, Infeasible):
         detail = error.detail

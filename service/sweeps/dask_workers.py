@@ -129,6 +129,7 @@ def _importing_task() -> Callable[[str | None, bool, dict[str, Any]], ItemAnswer
 
 
 def _answer_on_worker(tenant: str | None, sees_all: bool, question: dict[str, Any]) -> ItemAnswer:
+    """Answers a question with one thread, since each thread of the worker computes an item."""
     with threadpool_limits(1, user_api="blas"):
         return answer_item(_store().of(tenant, sees_all=sees_all), question)
 

@@ -58,6 +58,8 @@ class SweepFeed:
         self._store, self._encode = store, encode
 
     def marks(self, topics: Collection[str]) -> Mapping[str, Hashable]:
+        """Returns the progress of each sweep in `topics`, their ids, by which a stream sees that
+        there are new events."""
         with self._store.reading() as rows:
             return rows.sweeps.progress(topics)
 

@@ -81,7 +81,7 @@ class Sweeps(UseCase):
             sweeps = rows.sweeps.newest(query.limit + 1, before)
             page, following = cut_page("sweeps", sweeps, query.limit, lambda sweep: sweep.id)
             outcomes = rows.sweeps.outcomes([sweep.id for sweep in page])
-        items = [_answer(sweep, outcomes[sweep.id]).model_dump(mode="json") for sweep in page]
+        items = [_sweep_answer(sweep, outcomes[sweep.id]).model_dump(mode="json") for sweep in page]
         return {"items": items, "next": following}
 
     def item_page(self, id_: str, query: SweepItemQuery) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def item_document(sweep: SweepRow, row: SweepItemRow) -> dict[str, Any]:
 def progress_document(rows: Rows, sweep: SweepRow) -> dict[str, Any]:
     """Returns the API's document of a sweep, with the number of its items by outcome."""
     outcomes = rows.sweeps.outcomes([sweep.id])[sweep.id]
-    return _answer(sweep, outcomes).model_dump(mode="json")
+    return _sweep_answer(sweep, outcomes).model_dump(mode="json")
 
 
 def _details(rows: Rows, sweep: SweepRow) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _details(rows: Rows, sweep: SweepRow) -> dict[str, Any]:
     return read_stored(SweepDetails, {**progress, "request": sweep.request}).model_dump(mode="json")
 
 
-def _answer(sweep: SweepRow, outcomes: Mapping[str | None, int]) -> SweepAnswer:
+def _sweep_answer(sweep: SweepRow, outcomes: Mapping[str | None, int]) -> SweepAnswer:
     """Returns a sweep in the form of the API. `outcomes` counts its items by outcome, where None
     stands for those that wait."""
     location = _location(sweep.id)

@@ -153,8 +153,8 @@ def _with_own_times(attempt: Sequence[Step], window: int) -> list[Step]:
 
 
 def _with_marked_warm_up(attempt: Sequence[Step], window: int) -> list[Step]:
-    """Returns an attempt in which every step is marked as a start whose printed mean, over the
-    last `window` steps, includes the slow first step."""
+    """Returns an attempt in which every step whose printed mean, over the last `window` steps,
+    includes the slow first step is marked as a start, so that it is left out as warm-up."""
     filling = window if window > 1 else 0
     return [
         replace(step, is_start=step.is_start or index < filling)

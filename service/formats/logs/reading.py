@@ -192,9 +192,9 @@ def _find_steps(log: Log, framework: str | None) -> tuple[Log, _FindingsByFramew
 
 
 def _findings(log: Log, requested: str | None) -> _FindingsByFramework:
-    """Returns the findings by framework. A trainer in `_BENEATH`, on which others are built, has
-    findings only where it is requested, or where no framework outside of `_BENEATH` and none
-    before it has steps."""
+    """Returns the findings by framework. Trainers in `_BENEATH`, such as transformers' Trainer, also
+    print their lines in the logs of frameworks that are built on them. So one of them has findings
+    only where it is requested, or where no other framework and none before it has steps."""
     findings = {name: find(log) for name, find in _FINDERS.items()}
     with_steps = [name for name in findings if findings[name].history.count]
     with_own_steps = [name for name in with_steps if name not in _BENEATH]

@@ -98,8 +98,8 @@ class StepHistory:
             self._seen.add(step.number)
 
     def scale(self, times: float) -> None:
-        """Multiplies the time of every step by `times`: by the samples of a step, for example, where
-        the log prints the time of one sample."""
+        """Multiplies the time of every step by `times`: by the samples of a step, where the log
+        prints the time of one sample."""
         self.attempts = [
             [replace(step, value=step.value * times, time=step.time * times) for step in attempt]
             for attempt in self.attempts

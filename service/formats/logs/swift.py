@@ -100,7 +100,8 @@ def _own_step(earlier: _Printed, later: _Printed) -> Step:
 
 
 def _step(printed: _Printed, seconds: float, *, is_start: bool = False) -> Step:
-    """Returns a step of `seconds` with the number, label and timestamp of its line."""
+    """Returns a step of `seconds` with the number, label and timestamp of its line. A timestamp
+    stands in the first characters."""
     return Step.printed(
         printed.line,
         printed.line.text[:200],

@@ -95,11 +95,11 @@ class Commands:
                         behind.append(inner)
         if any(node.type == "pipeline" for node in behind):
             outputs.append(("/dev/null", False))  # the next command gets the text, not this one
-        truth = self._with_input(body, _Streams(text, tuple(outputs)), arguments)
+        truth = self._run_with_streams(body, _Streams(text, tuple(outputs)), arguments)
         self._follow_behind_mark(behind, text)
         return truth
 
-    def _with_input(self, body: Node | None, streams: _Streams, arguments: list[str]) -> Truth:
+    def _run_with_streams(self, body: Node | None, streams: _Streams, arguments: list[str]) -> Truth:
         """Interprets a command with this input and these output files; in a pipeline the last
         command gets them. `arguments` are words that follow its own."""
         if body is None:
@@ -109,8 +109,8 @@ class Commands:
         if body.type == "pipeline":
             *others, last = [child for child in body.children if child.is_named]
             self.reader.run(others)
-            self._with_input(last, streams, arguments)
-            return None
+            self._run_with_streams(last, streams, arguments)
+            return None  # whether a pipeline succeeds is not known
         return self.reader.follow(body)
 
     def _follow_behind_mark(self, nodes: Sequence[Node], text: str | None) -> None:

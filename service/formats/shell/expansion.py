@@ -246,7 +246,7 @@ class Expansion:
             return None
         index = None
         if target.type == "subscript":
-            index = self._index(self.tree.text(target).partition("[")[2].rstrip("]"))
+            index = self._expanded_index(self.tree.text(target).partition("[")[2].rstrip("]"))
             target = target.children[0]
         name = self.tree.text(target)
         operators = [
@@ -265,7 +265,7 @@ class Expansion:
             return f"${name}" if text is None else text
         return self._with_operator(name, text, behind, node)
 
-    def _index(self, text: str) -> str:
+    def _expanded_index(self, text: str) -> str:
         """Returns the index or key of an array's element with variables replaced: "3" for I+1
         where I is 2."""
         if text in ("@", "*"):
@@ -328,7 +328,7 @@ class Expansion:
             instead = self._argument(node.children, behind[1].end_byte, end)
             return patterns.replaced(text, pattern, instead, operator)
         if operator == ":":  # ${NAME:2:3}
-            return _part(text, argument(end))
+            return _substring(text, argument(end))
         return _CASES[operator](text) if operator in _CASES else None
 
     def _argument(self, nodes: list[Node], start: int, end: int) -> str:
@@ -425,7 +425,7 @@ def _is_set(text: str | None, operator: str) -> bool:
     return bool(text) if operator[0] == ":" else text is not None
 
 
-def _part(text: str, bounds: str) -> str | None:
+def _substring(text: str, bounds: str) -> str | None:
     """Returns a part of a text, as ${NAME:2:3} does by the bounds "2:3"; None where the bounds
     are not known."""
     start, _, length = bounds.partition(":")

@@ -176,6 +176,7 @@ def _with_grants(header: Header, environment: Mapping[str, str]) -> Header:
         if variable is None:
             continue
         granted = environment[variable]
+        # The script may ask by another name of the option, which must not count beside the grant.
         requests = [options.pop(name, None) for name in _OTHER_NAMES[option]]
         requested = options.get(option) or next(filter(None, requests), None)
         # A request may name the chip in front of its count, as in h100:8.

@@ -95,7 +95,7 @@ class Interpreter:
                 self.assign(child)
             if not is_export:
                 continue
-            name = self.tree.text(child).partition("=")[0].removesuffix("+")
+            name = self.tree.text(child).partition("=")[0].removesuffix("+")  # X of X=1 or X+=1
             if child.type in ("variable_assignment", "variable_name", "word"):
                 self.variables.exported.add(name)
         return True

@@ -134,7 +134,7 @@ def wrapped_shell_text(words: Sequence[str]) -> Wrapped | None:
     end = program_at(words)
     for index, word in enumerate(words[:end]):
         if base_name(word) in SHELLS:
-            behind_shell = _behind_shell(words, index)
+            behind_shell = _text_behind_shell(words, index)
             if behind_shell is not None:
                 return behind_shell
         for option in _TEXT_OPTIONS:
@@ -147,7 +147,7 @@ def wrapped_shell_text(words: Sequence[str]) -> Wrapped | None:
     return None
 
 
-def _behind_shell(words: Sequence[str], index: int) -> Wrapped | None:
+def _text_behind_shell(words: Sequence[str], index: int) -> Wrapped | None:
     """Returns the text behind `-c` of the shell at `index`, with its arguments; None where
     that shell runs a file."""
     for place in range(index + 1, len(words) - 1):
