@@ -90,7 +90,9 @@ def check_brief(document: dict[str, Any]) -> dict[str, Any]:
         **figures,
         fit_probability=fits.get("probability"),
         first_change=None if change is None else _cut(change["words"]),
-        settings=[] if change is None else [*map(_setting_change, change["settings"][:_MAX_SETTINGS])],
+        settings=[]
+        if change is None
+        else [_setting_change(setting) for setting in change["settings"][:_MAX_SETTINGS]],
         problems=[_cut(problem, _MAX_NOTE_BYTES) for problem in _problems(document)[:MAX_REASONS]],
     ).model_dump(mode="json", by_alias=True)
 

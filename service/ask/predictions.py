@@ -1,4 +1,5 @@
-"""Predicts the layouts that a request names."""
+"""Predicts the layouts that a request names, or the one that is read from its *launch*: a script,
+command line or file that starts a training. A *knob* is one choice of a layout, such as tp."""
 
 from __future__ import annotations
 

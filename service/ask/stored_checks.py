@@ -1,4 +1,5 @@
-"""Checks that are stored, so that reports of the runs can refer to them."""
+"""Checks of jobs that are about to be submitted, stored so that reports of their runs can refer to
+them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Answers one item of a sweep, in whatever process it is computed. An *item* is one of the
-questions of the sweep: a request for a recommendation."""
+"""Answers one item of a sweep, in whatever process it is computed. A *sweep* is many questions that
+are asked as one job, and an *item* is one of them: a request for a recommendation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The items of a sweep: every combination of what it lists, and the question that each asks. The
+"""The items of a sweep, which is many questions asked as one job: every combination of what its
+request lists (models, clusters and so on), and the question that each asks. The
 *position* of an item counts the combinations from 0. A *pinned* name has the version that it stood
 for when the sweep was created."""
 

@@ -1,5 +1,6 @@
-"""The workers of a Dask cluster, which compute items (single questions) of sweeps. Each has the
-code of the service, and settings of its own that say how to reach the database."""
+"""The workers of a Dask cluster, which compute items (single questions) of sweeps, the jobs of many
+questions. Each has the code of the service, and settings of its own that say how to reach the
+database."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Computes the items of sweeps that wait in the database. An *item* is one question of a sweep.
-
+"""Computes sweeps. A *sweep* is many questions that are asked as one job, and an *item* is one of
+them, which waits in the database until it is computed.
 Every process of the service has a runner, and all may work on one sweep. A runner leases items,
 renews its leases while they are computed, and stores each result in one transaction with the end
 of the lease. A runner that is gone renews nothing: others lease its items some seconds later.

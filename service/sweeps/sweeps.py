@@ -1,5 +1,6 @@
-"""Sweeps as callers see them: created, looked at, cancelled, tried again and removed. An *item* of
-a sweep is one combination of what its request lists. The *runner* of a process computes items."""
+"""Sweeps as callers see them: created, looked at, cancelled, tried again and removed. A *sweep* is
+many questions that are asked as one job. An *item* is one of them, a combination of what the
+request lists (models, clusters and so on). The *runner* of a process computes items."""
 
 from __future__ import annotations
 

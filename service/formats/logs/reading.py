@@ -192,9 +192,9 @@ def _find_steps(log: Log, framework: str | None) -> tuple[Log, _FindingsByFramew
 
 
 def _findings(log: Log, requested: str | None) -> _FindingsByFramework:
-    """Returns the findings by framework. Trainers in `_BENEATH`, such as transformers' Trainer, also
-    print their lines in the logs of frameworks that are built on them. So one of them has findings
-    only where it is requested, or where no other framework and none before it has steps."""
+    """Returns the findings by framework. Trainers in `_BENEATH`, such as that of transformers, also
+    print lines in the logs of frameworks that are built on them. So one of them has findings only
+    where it is requested, or where no other framework and none before it has steps."""
     findings = {name: find(log) for name, find in _FINDERS.items()}
     with_steps = [name for name in findings if findings[name].history.count]
     with_own_steps = [name for name in with_steps if name not in _BENEATH]
@@ -349,7 +349,7 @@ def _typical_value(steps: Sequence[Step], regimes: Sequence[SpeedRegime]) -> flo
     values = [step.value for step in steps]
     if len(regimes) == 1:
         return median(values)
-    # The index of the step with the middle value, and for each regime that of the step behind it.
+    # `middle` is the index of the step with the middle value; `ends` are those behind each regime.
     middle = sorted(range(len(values)), key=values.__getitem__)[(len(values) - 1) // 2]
     ends = accumulate(regime.steps for regime in regimes)
     return next(regime.value for regime, end in zip(regimes, ends, strict=True) if middle < end)

@@ -1,4 +1,4 @@
-"""Sums of whole numbers, as $(( )) has them."""
+"""Evaluates the arithmetic of whole numbers that launch scripts have in $(( )), such as 8 * 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Branches and loops of a text, followed as far as the text decides them.
+"""Follows the branches and loops of a launch script (the *text*) as far as it decides them. Nothing
+is run: the purpose is to learn with which values the script starts the training.
 
 A branch is *undecided* where its test depends on a value that the text does not give. It is then
 followed with variables of its own. What it sets is *in doubt* afterwards: the answer names the
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
-from service.formats.shell.clauses import case_parts, clause, is_test, variable_found_unset
+from service.formats.shell.clauses import case_parts, tests_and_body, is_test, variable_found_unset
 from service.formats.shell.commands import Finished
 from service.formats.shell.conditions import Truth
 from service.formats.shell.faults import undefined_variables
@@ -42,10 +43,10 @@ class Branches:
         """Follows the first branch of an `if` whose test is true. Where the text does not decide
         a test, every branch that may run is followed, and what they set is in doubt."""
         reader = self.reader
-        clauses: list[tuple[list[Node] | None, list[Node]]] = [clause(node)]
+        clauses: list[tuple[list[Node] | None, list[Node]]] = [tests_and_body(node)]
         for child in node.children:
             if child.type == "elif_clause":
-                clauses.append(clause(child))
+                clauses.append(tests_and_body(child))
             elif child.type == "else_clause":
                 clauses.append((None, child.children[1:]))  # which has no test
         branches: list[Variables] = []

@@ -1,5 +1,5 @@
-"""Simple commands of a text: those of the shell itself, those that write files, and those that
-start others.
+"""Interprets the simple commands of a launch script (the *text*): those of the shell itself, those
+that write files, and those that start others, among which is the training.
 
 Nothing is run. Files that a command would write are kept in memory, as the *written* files of the
 script, where later commands find them.
@@ -84,22 +84,22 @@ class Commands:
         behind: list[Node] = []  # what stands on the line of the heredoc, behind its mark
         for child in node.children:
             if child.type == "file_redirect":
-                outputs += self._output(child)
+                outputs += self._output_file(child)
                 arguments += self._arguments_behind(child)
             elif child.type == "heredoc_redirect":
                 text = self._heredoc(child)
                 for inner in child.children:
                     if inner.type == "file_redirect":
-                        outputs += self._output(inner)
+                        outputs += self._output_file(inner)
                     elif inner.is_named and not inner.type.startswith("heredoc"):
                         behind.append(inner)
         if any(node.type == "pipeline" for node in behind):
             outputs.append(("/dev/null", False))  # the next command gets the text, not this one
-        truth = self._run_with_streams(body, _Streams(text, tuple(outputs)), arguments)
+        truth = self._run_body(body, _Streams(text, tuple(outputs)), arguments)
         self._follow_behind_mark(behind, text)
         return truth
 
-    def _run_with_streams(self, body: Node | None, streams: _Streams, arguments: list[str]) -> Truth:
+    def _run_body(self, body: Node | None, streams: _Streams, arguments: list[str]) -> Truth:
         """Interprets a command with this input and these output files; in a pipeline the last
         command gets them. `arguments` are words that follow its own."""
         if body is None:
@@ -109,7 +109,7 @@ class Commands:
         if body.type == "pipeline":
             *others, last = [child for child in body.children if child.is_named]
             self.reader.run(others)
-            self._run_with_streams(last, streams, arguments)
+            self._run_body(last, streams, arguments)
             return None  # whether a pipeline succeeds is not known
         return self.reader.follow(body)
 
@@ -124,7 +124,7 @@ class Commands:
                 else:
                     self.reader.follow(child)
 
-    def _output(self, node: Node) -> list[tuple[str, bool]]:
+    def _output_file(self, node: Node) -> list[tuple[str, bool]]:
         """Returns the file that a redirection writes, and whether it appends: [("run.sh",
         False)] for `> run.sh`. Returns an empty list for redirected input."""
         operator = next((child.type for child in node.children if not child.is_named), ">")
@@ -192,7 +192,7 @@ class Commands:
                 inner = child.children[0] if child.type == "command_name" else child
                 words += expansion.words(inner)
         words += more
-        while words and words[0] in _TRANSPARENT:
+        while words and words[0] in _TRANSPARENT:  # such as nohup, which only starts the rest
             words = words[1:]
         if not words:
             return None

@@ -1,4 +1,5 @@
-"""Tests of the shell, [ ], [[ ]] and (( )): true, false, or not decided by the text.
+"""Decides the tests [ ], [[ ]] and (( )) of a launch script (the *text*), which is not run: true,
+false, or not decided.
 
 A test is not decided where it depends on a variable that the text does not set, on a file that was
 not sent, or on an assignment that may not have run (a *doubt*).

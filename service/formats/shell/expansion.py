@@ -1,5 +1,5 @@
-"""Words of the shell as a command gets them: quotes taken off, variables and sums put in.
-
+"""Expands the words of a launch script (the *text*) to what a command gets: quotes are taken off,
+variables and arithmetic replaced by their values.
 What the text does not say keeps the name of its variable, `$TP`, for the reader of the value to
 refuse, or the command that would say it, `$(nproc)`: nothing is run. Doubts (assignments that may
 not have run) and defaults (the 4 of ${TP:-4}) of every value that is put in are collected.

@@ -1,4 +1,4 @@
-"""Faults of a shell text, and of values in it that nobody can know.
+"""Faults of a launch script or command line (the *text*), and of values in it that nobody can know.
 
 A value is *undefined* where a variable is left in it that the text does not set, such as $TP, or a
 command in $( ), since no command is run.

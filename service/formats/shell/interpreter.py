@@ -1,5 +1,5 @@
-"""Goes through the syntax tree of a text in the order in which a shell would, and runs nothing.
-
+"""Goes through a launch script (the *text*) in the order in which a shell would, and runs nothing:
+the purpose is to learn which commands it starts, the training among them, and with which values.
 Variables are set, functions called, branches and loops followed as far as the text decides them.
 A branch that it does not decide is followed too, and what it sets is *in doubt* afterwards: each of
 its assignments is kept as a `Doubt`, which answers name.

@@ -1,5 +1,5 @@
-"""The output of commands in $( ), for the few whose output is known without running them: counts
-of a job's nodes and GPUs, sums, `echo` and `cut`."""
+"""Works out what commands in the $( ) of a launch script print, for the few of which that is known
+without running them: counts of a job's nodes and GPUs, sums, `echo` and `cut`."""
 
 from __future__ import annotations
 

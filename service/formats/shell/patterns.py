@@ -1,4 +1,5 @@
-"""Patterns of the shell: *, ? and sets of characters, with which it cuts and compares words."""
+"""Patterns of the shell: *, ? and sets of characters. A script cuts values by them, ${X%.*}, and
+compares words with them in `case` and [[ ]]."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Counts the nodes, GPUs and ranks of a command, by the options of its launchers and of Slurm.
-
+"""Counts the nodes, GPUs and ranks of the command that starts a training, by the options of its
+launchers and of Slurm. They say on which cluster the job runs.
 Launchers stand in one another, as in `srun … torchrun …`: the innermost overrides those outside.
 An *agent*, such as torchrun, runs once on a node and starts all of its ranks; under it the tasks of
 Slurm are agents, and no ranks.
@@ -153,7 +153,10 @@ def _ranks_of_component(
     tasks = _innermost(launchers, ("ntasks_per_node",))
     ranks = None if has_agent else _innermost(launchers, _RANKS)
     gpus = _gpus_on_node(launchers, nodes, tasks, ranks)
-    per_node = _innermost(launchers, _OF_AGENT) if has_agent else _ranks_on_node(launchers, tasks, gpus)
+    if has_agent:
+        per_node = _innermost(launchers, _OF_AGENT)
+    else:
+        per_node = _ranks_on_node(launchers, tasks, gpus)
     if per_node is None and not ranks:
         per_node = gpus  # by default each GPU has a rank
     _require_gpus_for(per_node, ranks, nodes, gpus)

@@ -1,5 +1,5 @@
-"""Texts of the shell as the commands that they run: an argument list, a command line, a script.
-
+"""Reads a launch (the *text*: an argument list, a command line or a script) as the commands that it
+would run.
 *Variables* come from three places: the request, which nothing overrides; the scheduler, for a job
 with these options; and the text itself.
 """

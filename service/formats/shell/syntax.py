@@ -1,4 +1,4 @@
-"""Texts of the shell as syntax trees, by the grammar of tree-sitter-bash."""
+"""Parses launch scripts and command lines into syntax trees, by the grammar of tree-sitter-bash."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The variables of a shell while a text is read: values, and the doubts about them.
-
+"""The variables of a launch script (the *text*) while it is read, which is not run: their values,
+and the doubts about these.
 A branch is *undecided* where the text does not tell whether it runs. While it is followed, its
 assignments are *pending*; behind it they are *doubts*: assignments that may not have run.
 """
