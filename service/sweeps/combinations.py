@@ -1,7 +1,7 @@
 """The items of a sweep, which is many questions asked as one job: every combination of what its
-request lists (models, clusters and so on), and the question that each asks. The
-*position* of an item counts the combinations from 0. A *pinned* name has the version that it stood
-for when the sweep was created."""
+request lists (models, clusters and so on), and the question that each asks. The *position* of an
+item counts the combinations from 0. A *pinned* name has the version that it stood for when the
+sweep was created."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The events of a sweep, many questions that are asked as one job: each result as it comes, in an
-order that never changes. So a client that was cut off goes on where it was. Results are numbered from 1 as they are stored; a *place* is the
-number of the last one that a client has received."""
+order that never changes. So a client that was cut off goes on where it was. Results are numbered
+from 1 as they are stored; a *place* is the number of the last one that a client has received."""
 
 from __future__ import annotations
 
