@@ -174,6 +174,7 @@ class Evidence(UseCase):
             traits = _query_traits(rows, query)
             index = _run_index(rows)
             selected = index.selected(query, traits)
+            # (rank, (index, distance)) of the runs from this page on, and one more if there is one.
             following_runs = [*enumerate(selected, 1)][first : first + query.limit + 1]
             page, following = cut_page(
                 _LIST, following_runs, query.limit, lambda ranked: str(ranked[0])

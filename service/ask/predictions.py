@@ -173,8 +173,8 @@ def require_all_legal(
 
     `layouts` and `given` are by the field of the request that has the layout. `given` has the
     layout before defaults were filled in: an error about a knob that was left out shows no value.
-    `settings` are the names of knobs in a launch; None where the request has the fields of a
-    layout.
+    `settings` has the launch's setting for each knob, which the error then names; None where the
+    request has the fields of a layout.
     """
     if not layouts:
         return

@@ -62,8 +62,8 @@ def answer_item(store: Store, question: dict[str, Any]) -> ItemAnswer:
 
 
 def _swept_layout(recommendation: Recommendation, choice: Choice | None) -> SweptLayout:
-    """Returns the recommended layout in brief. `choice` is the place chosen by the objective, with
-    hours and dollars, if the question has an objective."""
+    """Returns the recommended layout with the fields that a sweep shows. `choice` is its cluster
+    with the hours and dollars of the job, if the question has an objective."""
     candidate = CandidateAnswer.of(recommendation.recommended, recommendation.problem.cluster)
     prediction = candidate.prediction
     # Fields that a swept layout and a prediction have in common.

@@ -93,7 +93,7 @@ def _read(line: Line, before: str, after: str, prints: _Prints, findings: Findin
         line,
         before,
         seconds=seconds,
-        number=0,
+        number=0,  # each form prints it elsewhere: see below
         finite=is_finite(_LOSS.search(before)),
         batch=int(batch.group(1)) if batch else None,
     )

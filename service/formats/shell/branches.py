@@ -114,9 +114,10 @@ class Branches:
         operators = [child.type for child in node.children if child.type in ("&&", "||")]
         operator = operators[0] if operators else "&&"
         # `cd x && python train.py`: a script is written for commands that succeed.
-        if truth is None and not is_test(reader.tree, left):
-            truth = True if operator == "&&" else None
+        if truth is None and operator == "&&" and not is_test(reader.tree, left):
+            truth = True
         if truth is None:
+            # [ -z "$TP" ] && TP=4 gives a default.
             default = self._default_of([left]) if operator == "&&" else None
             self._merge([self._branch([right], default)], one_ran=False)
             return None

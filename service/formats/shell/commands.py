@@ -333,7 +333,7 @@ class Commands:
         names = [word for word in words[1:] if re.fullmatch(r"[A-Za-z_]\w*", word, re.ASCII)]
         text = streams.input or ""
         is_known = streams.input is not None and "$" not in text
-        parts = text.split(None, max(len(names) - 1, 0))
+        parts = text.split(None, max(len(names) - 1, 0))  # the last variable gets all that is left
         for name, part in zip_longest(names, parts[: len(names)], fillvalue=""):
             if name in self.reader.variables.fixed:  # the request sends its value
                 continue

@@ -184,4 +184,6 @@ class _Parsing:
         # [[ ]] takes the right side for a pattern unless it is quoted; [ ] never does.
         is_pattern = self.is_double and not right.is_quoted
         is_same = matches(left.text, right.text) if is_pattern else left.text == right.text
-        return None if is_same is None else is_same == (operator != "!=")
+        if is_same is None:
+            return None
+        return not is_same if operator == "!=" else is_same

@@ -145,7 +145,7 @@ class Expansion:
         value = match and self._value_of(match["array"] or match["arguments"])
         if match is None or value is None:
             return None
-        if not is_quoted:
+        if not is_quoted:  # a shell then splits the elements themselves at spaces
             return " ".join(value.words).split()
         is_joined = "*" in (match["elements"], match["arguments"])
         return [value.text] if is_joined else list(value.words)

@@ -80,7 +80,7 @@ def options(words: Iterable[str]) -> dict[str, str]:
         option, has_value, value = word.lstrip("-").partition("=")
         is_short = not word.startswith("--")
         if is_short and not has_value and re.fullmatch(r"[NnG]\S*\d", option):
-            option, has_value, value = option[0], "=", option[1:]  # as in -N8
+            option, has_value, value = option[0], "=", option[1:]  # -N8 is -N with the value 8
         values[option] = value
         name = None if has_value else option
     return values
