@@ -148,8 +148,9 @@ class _NearRun:
     def of(
         cls, resolver: Resolver, run: PublishedRun, distance: float, profile: Profile
     ) -> _NearRun:
-        """Returns a run with its question resolved, in the software that the profile describes.
-        `distance` is from the question that it is shown beside."""
+        """Returns a run with its question resolved. The age of its software counts back from the
+        newest that the profile describes. `distance` is from the question that it is shown
+        beside."""
         question = run.question(profile.software_year)
         return cls(run, resolver.resolve(question).problem, distance)
 

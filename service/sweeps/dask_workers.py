@@ -54,6 +54,7 @@ class DaskWorkers:
         which the store sees."""
         # The executor of the client is not used: where the scheduler is lost while it fetches an
         # answer, its future is never done.
+        # Not `pure`: Dask would give the answer of an earlier, equal question again.
         dask_future = self._connected().submit(
             _importing_task(), store.tenant, store.sees_all, question, pure=False
         )

@@ -33,7 +33,7 @@ class Place:
         Raises BadHeader."""
         if last_event_id is None:
             return cls()
-        match = _LAST_EVENT_ID.fullmatch(last_event_id)
+        match = _LAST_EVENT_ID.fullmatch(last_event_id)  # "12", or "12-end" behind the end
         if match is None:
             raise BadHeader("Last-Event-ID", "must be the id of an event of this sweep")
         return cls(int(match[1]), match[2] is not None)

@@ -78,6 +78,7 @@ class SweepRunner:
         self._stopping.set()
         self._woken.set()
         self._thread.join(_STOP_S)
+        # In a thread, since workers that hang must not keep the service from ending.
         closing = threading.Thread(target=self._workers.close, name="close workers", daemon=True)
         closing.start()
         closing.join(_STOP_S)

@@ -144,8 +144,9 @@ def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -
 
 
 def _mark_start(attempt: list[Step]) -> None:
-    """Marks the first step of an attempt as the start of the run where it includes iteration 1.
-    Steps are printed at intervals, each the mean of its iterations."""
+    """Marks the first step of an attempt as the start of the run where it includes iteration 1, so
+    that it is left out as warm-up. Steps are printed at intervals, each the mean of its
+    iterations."""
     # A first line at 10 of 10, 20, 30 is the mean of iterations 1 to 10; one at 110 is not.
     interval = attempt[1].number - attempt[0].number if len(attempt) > 1 else 1
     if attempt[0].number <= interval:

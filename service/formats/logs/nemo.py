@@ -138,7 +138,8 @@ def _listed_steps(values: re.Match[str]) -> list[Step]:
 
 
 def _clock_s(printed: str) -> float | None:
-    """Returns a printed time as seconds since year 1; None where it is no time."""
+    """Returns a printed time as seconds since year 1, of which only differences are used; None
+    where it is no time."""
     try:
         return (datetime.fromisoformat(printed) - datetime.min).total_seconds()
     except ValueError:

@@ -161,7 +161,8 @@ def _without_defaults(
     text: str, files: LaunchFiles, header: Header, before: Sequence[str]
 ) -> Sequence[str]:
     """Returns the words in front of the program, with values that come only from defaults left
-    unknown: in --nnodes=${NNODES:-8} the 8 holds only where nothing sets the variable."""
+    unknown: in --nnodes=${NNODES:-8} the 8 holds only where nothing sets the variable, and says
+    nothing certain of the job's nodes."""
     if "${" not in text and "-z" not in text:  # one of these begins every default
         return before
     script = read_script(text, scheduler_variables(header), files, takes_defaults=False)

@@ -182,7 +182,7 @@ class Commands:
         for child in node.children:
             if child.type == "variable_assignment":
                 name, _, _ = reader.tree.text(child).partition("=")
-                values, _ = expansion.value(child.child_by_field_name("value"))
+                values, _ = expansion.assigned_value(child.child_by_field_name("value"))
                 environment[name] = " ".join(values)
             elif child.type == "herestring_redirect":
                 streams = _Streams("".join(expansion.words(child.children[-1])), streams.outputs)

@@ -111,7 +111,7 @@ class Expansion:
         """Returns a word of the text with variables replaced, without splitting it at spaces."""
         return "".join(piece.text for piece in self._pieces(node))
 
-    def value(self, node: Node | None) -> tuple[tuple[str, ...], bool]:
+    def assigned_value(self, node: Node | None) -> tuple[tuple[str, ...], bool]:
         """Returns the words of an assigned value, and True where it is an array: (("a", "b"),
         True) for (a b)."""
         if node is None:

@@ -74,7 +74,7 @@ class Interpreter:
         if self.budget.steps > _MOST_STEPS:
             rule = f"has more than {_MOST_STEPS} commands: send the one that trains"
             raise invalid_launch(None, rule)
-        if node.is_error or node.type == "ERROR":
+        if node.is_error or node.type == "ERROR":  # which may have commands that can be read
             return self.run(node.children)
         follow = _STATEMENTS.get(node.type)
         return follow(self, node) if follow else None
@@ -122,7 +122,7 @@ class Interpreter:
         if name in self.variables.fixed and not builds_on_value:
             return True
         expansion = self.expansion()
-        words, is_array = expansion.value(node.child_by_field_name("value"))
+        words, is_array = expansion.assigned_value(node.child_by_field_name("value"))
         before = self.variables.values.get(name)
         if adds and before is not None:
             # += appends elements to an array, and characters to a text.

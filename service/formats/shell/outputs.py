@@ -51,7 +51,7 @@ def _count_of_job(command: str, look_up: Callable[[str], str | None]) -> str | N
         return None
     if any(mark in command for mark in _HOST_LISTS):
         return look_up("SLURM_NNODES")
-    if "PBS_NODEFILE" in command:
+    if "PBS_NODEFILE" in command:  # it lists each node once for each rank
         return look_up("PBS_NUM_NODES" if _UNIQUE.search(command) else "PBS_NP")
     if "nvidia-smi" in command:
         return look_up("SLURM_GPUS_ON_NODE") or look_up("PBS_NGPUS")
