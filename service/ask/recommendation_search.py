@@ -98,7 +98,7 @@ class RecommendationSearch(UseCase):
                 # The comparison found that fewer of this cluster's chips are faster, and only those
                 # were searched.
                 recommendation = recommendation.of_more_chips(best.num_chips, best.all_chips_s)
-            # The figures are of the candidate's whole cluster, or of the groups of its listed nodes.
+            # Figures are of the candidate's whole cluster, or of the groups of its listed nodes.
             problem = inputs.candidates.resolved[target.name].problem
             if target.allocation is not None:
                 problem = target.problem

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
-from service.formats.shell.clauses import case_parts, tests_and_body, is_test, variable_found_unset
+from service.formats.shell.clauses import case_parts, is_test, tests_and_body, variable_found_unset
 from service.formats.shell.commands import Finished
 from service.formats.shell.conditions import Truth
 from service.formats.shell.faults import undefined_variables

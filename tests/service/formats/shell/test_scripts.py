@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from models.errors import Invalid
-from service.formats.shell.command import Command, with_reason, split_command
+from service.formats.shell.command import Command, split_command, with_reason
 from service.formats.shell.faults import Undefined, require_defined
 from service.formats.shell.files import LaunchFiles
 
