@@ -257,7 +257,7 @@ def newest_software(
 def data_files(fitted: Calibration) -> tuple[str, str]:
     """Returns the texts of profile.json and posterior.json."""
     content = fitted.profile.to_json()
-    # Terms are logarithms: four decimals are a hundredth of a percent, far below their spreads.
+    # Terms are logarithms or log-odds: four decimals are a hundredth of a percent of a step's time.
     content["terms"] = [
         {**term, "mean": round(term["mean"], 4), "spread": round(term["spread"], 4)}
         for term in content["terms"]

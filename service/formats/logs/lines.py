@@ -241,8 +241,8 @@ def positive_number(match: re.Match[str] | None) -> float | None:
 
 
 def is_printed_in_full(text: str, after: str) -> bool:
-    """Returns True where a printed number, `text`, was not cut off by a factor of ten or more, as
-    the end of a log may do: it has decimals, is no digits (nan), or text follows it."""
+    """Returns True where a printed number, `text`, has all digits in front of its decimal point,
+    which the end of a log may cut off: it has decimals, is no digits (nan), or text follows it."""
     return "." in text.rstrip(".") or bool(after) or not text[-1].isdigit()
 
 
