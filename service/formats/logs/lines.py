@@ -107,6 +107,7 @@ def cut_lines(text: str) -> tuple[str, int]:
 
 class Log:
     def __init__(self, text: str) -> None:
+        # Colours begin with an escape character, or with its code where a log is inside of JSON.
         self.text = _COLOUR.sub("", text) if "\x1b" in text or "\\u001b" in text else text
         """The whole log, without colours."""
         self._lines = self.text.split("\n")

@@ -222,7 +222,8 @@ class Commands:
             # Statements from `count` on come from the script: this command's doubts are theirs.
             statements[count:] = [command.with_doubts_of(inner) for inner in statements[count:]]
             return None
-        if streams.input is not None and not streams.outputs:  # it may name /dev/stdin as a file
+        # The command may name its input as a file, /dev/stdin, which is then found.
+        if streams.input is not None and not streams.outputs:
             self._write(streams.input, _Streams(outputs=((_STDIN, False),)))
         exported: Mapping[str, str] = {**reader.variables.environment(), **environment}
         if statements and statements[-1].environment == exported:
@@ -316,8 +317,7 @@ class Commands:
 
     def _getopts(self, words: list[str], streams: _Streams, line: int) -> Truth:
         """Interprets `getopts`, the test of a loop over arguments. Returns False, which ends the
-        loop, where the script has no arguments. Which option it finds otherwise is not worked out:
-        None."""
+        loop, where the script has no arguments; else None, since options are not worked out."""
         arguments = self.reader.variables.values.get("@")
         return False if arguments is not None and not arguments.words else None
 

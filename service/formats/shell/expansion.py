@@ -271,14 +271,14 @@ class Expansion:
         if text in ("@", "*"):
             return text
 
-        def known_value(match: re.Match[str]) -> str:
+        def value_or_reference(match: re.Match[str]) -> str:
             value = self._value_of(match[1])
             return f"${match[1]}" if value is None else value.first
 
         number = self.arithmetic_value(text)
         if number is not None:
             return number
-        return re.sub(r"\$\{?(\w+)\}?", known_value, text.strip("'\""), flags=re.ASCII)
+        return re.sub(r"\$\{?(\w+)\}?", value_or_reference, text.strip("'\""), flags=re.ASCII)
 
     def _length_or_target(
         self, operator: str, value: Value | None, index: str | None
@@ -356,7 +356,7 @@ class Expansion:
         """Returns an arithmetic expression with known variables replaced by their numbers:
         "8*GPUS" for NODES*GPUS, where only NODES is known, as 8."""
 
-        def known_value(match: re.Match[str]) -> str:
+        def number_or_name(match: re.Match[str]) -> str:
             value = self._value_of(match[1])
             text = value.first if value is not None else ""
             if re.fullmatch(r"-?\d{1,12}", text):
@@ -367,7 +367,7 @@ class Expansion:
             return f"({unknown_sum[1]})" if unknown_sum else match[1]
 
         without_braces = re.sub(r"\$\{(\w+)(?::?-(\d+))?\}", self._name_or_default, expression)
-        return _IN_SUM.sub(known_value, without_braces)
+        return _IN_SUM.sub(number_or_name, without_braces)
 
     def _name_or_default(self, match: re.Match[str]) -> str:
         """Returns the name in ${NAME}, which stands in arithmetic without its $; or 8 for
