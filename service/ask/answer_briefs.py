@@ -48,7 +48,7 @@ def recommendation_brief(document: dict[str, Any]) -> dict[str, Any]:
     launcher needs. `document` is the stored answer."""
     recommended = RecommendedLayouts.of(document).default
     return RecommendationBrief(
-        **_shared_members("recommendations", document, recommended),
+        **_shared_fields("recommendations", document, recommended),
         notes=_notes(document),
         chips_used=document["chips_used"],
         exact=document["certificate"]["exact"],
@@ -65,7 +65,7 @@ def prediction_brief(document: dict[str, Any]) -> dict[str, Any]:
     best = min(ranks, key=lambda rank: (not layouts[rank]["fits"], layouts[rank]["step_time_s"]))
     query = f"?rank={best + 1}" if len(layouts) > 1 else ""
     return PredictionBrief(
-        **_shared_members("predictions", document, layouts[best], query),
+        **_shared_fields("predictions", document, layouts[best], query),
         # The answer's launch configuration is that of its first layout.
         notes=_notes(document) if best == 0 else [],
         rank=best + 1,
@@ -90,13 +90,15 @@ def check_brief(document: dict[str, Any]) -> dict[str, Any]:
         **figures,
         fit_probability=fits.get("probability"),
         first_change=None if change is None else _cut(change["words"]),
-        settings=[] if change is None else [*map(_setting, change["settings"][:_MAX_SETTINGS])],
+        settings=[]
+        if change is None
+        else [_setting_change(setting) for setting in change["settings"][:_MAX_SETTINGS]],
         problems=[_cut(problem, _MAX_NOTE_BYTES) for problem in _problems(document)[:MAX_REASONS]],
     ).model_dump(mode="json", by_alias=True)
 
 
-def _setting(change: Mapping[str, Any]) -> SettingChange:
-    """Returns the name and the values of a setting's change, without members that a later release
+def _setting_change(change: Mapping[str, Any]) -> SettingChange:
+    """Returns the name and the values of a setting's change, without fields that a later release
     may have stored."""
     return SettingChange(name=change["name"], before=change["from"], after=change["to"])
 
@@ -115,10 +117,10 @@ def _problems(document: Mapping[str, Any]) -> list[str]:
     return broken or not_understood or [warning["message"] for warning in document["warnings"]]
 
 
-def _shared_members(
+def _shared_fields(
     kind: str, document: Mapping[str, Any], prediction: Mapping[str, Any], query: str = ""
 ) -> dict[str, Any]:
-    """Returns the members that the briefs of recommendations and predictions share. `prediction` is
+    """Returns the fields that the briefs of recommendations and predictions share. `prediction` is
     that of the layout to launch, and `query` selects it in the answer."""
     location = f"/v1/{kind}/{document['id']}"
     slurm = (document.get("launch") or {}).get("slurm", {})

@@ -1,5 +1,5 @@
-"""Lists answers in brief, a page at a time. The *brief* of an answer is the few fields of it that
-lists show, stored beside its text."""
+"""Lists answers, a page at a time. The *listed fields* of an answer are the few that lists show,
+stored beside its text as its `brief`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CATALOGUES: dict[str, Callable[[str], str]] = {
 """Functions that return the name of a shipped entry from that name or an alias."""
 
 
-def answer_brief(answer: PredictionAnswer | RecommendationAnswer) -> dict[str, Any]:
+def listed_fields(answer: PredictionAnswer | RecommendationAnswer) -> dict[str, Any]:
     """Returns the fields of an answer that lists show: its question and, for a recommendation, the
     recommended layout."""
     request = {name: answer.request[name] for name in Question.model_fields}
@@ -62,23 +62,23 @@ def answer_page(store: Store, kind: AnswerKind, query: AnswerQuery) -> dict[str,
     """Returns a page of the answers of a kind, newest first, and the cursor of the next page."""
     before = read_cursor(kind, query.cursor)
     with store.reading() as rows:
-        rows_found = rows.answers.briefs(kind, query.limit + 1, before, _filter(query))
+        rows_found = rows.answers.briefs(kind, query.limit + 1, before, _answer_filter(query))
     page, following = cut_page(kind, rows_found, query.limit, lambda row: row.id)
     return {"items": [_page_item(kind, row) for row in page], "next": following}
 
 
-def _filter(query: AnswerQuery) -> AnswerFilter:
+def _answer_filter(query: AnswerQuery) -> AnswerFilter:
     """Returns the filter for a list of answers, with the names that stored answers use."""
     names = {
-        name: [_stored_name(find, given) for given in getattr(query, name)]
+        name: [_name_in_answers(find, given) for given in getattr(query, name)]
         for name, find in _CATALOGUES.items()
     }
     return AnswerFilter(names=names, since=query.since, until=query.until)
 
 
-def _stored_name(find_shipped: Callable[[str], str], given: str) -> str:
+def _name_in_answers(find_shipped: Callable[[str], str], given: str) -> str:
     """Returns the name that stored answers use for the catalogue entry with this name or alias.
-    For an entry that does not ship, that is the name as it was given."""
+    Entries that callers added have no alias: their name is returned as it was given."""
     try:
         return find_shipped(given)
     except UnknownName:
@@ -86,7 +86,7 @@ def _stored_name(find_shipped: Callable[[str], str], given: str) -> str:
 
 
 def _page_item(kind: AnswerKind, row: Any) -> dict[str, Any]:
-    """Returns an answer as lists show it. Its brief is empty if an earlier release of the service,
+    """Returns an answer as lists show it. `brief` is empty if an earlier release of the service,
     still running beside this one, has stored it."""
     item = AnswerSummary(
         id=row.id,
@@ -103,7 +103,8 @@ def _page_item(kind: AnswerKind, row: Any) -> dict[str, Any]:
 
 
 def _recommendation_result(result: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Returns the result of a recommendation as lists show it; None where its brief has none."""
+    """Returns the result of a recommendation as lists show it, with the layout in words; None where
+    none is stored."""
     if result is None:
         return None
     shown = {**result, "layout_summary": LayoutFields.summary(result["layout"])}

@@ -89,7 +89,7 @@ class ResolvedCheck:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Returns the framework's names for the knobs of a layout."""
+        """Returns the framework's setting for each knob of a layout, by the name of the knob."""
         return {} if self.format is None else KNOB_SETTINGS[self.format.name]
 
     def named(self, setting: str) -> str:
@@ -239,8 +239,8 @@ def _broken_rule(job: ResolvedCheck, broken: BrokenRule) -> BrokenRuleAnswer:
     setting = job.settings.get("global_batch" if broken.is_of_batch else broken.knob or "")
     if broken.is_of_batch and job.read is None:
         return BrokenRuleAnswer.of_batch(broken, job.question, stack, setting)
-    # A fault of the global batch has a value of the workload, and any other one of the layout.
     blamed = broken.knob if job.read is None else setting or broken.knob
+    # The global batch is a value of the workload, and any knob one of the layout.
     value = job.question.workload.global_batch if broken.is_of_batch else None
     return BrokenRuleAnswer(
         name=broken.rule.name,

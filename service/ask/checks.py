@@ -56,6 +56,7 @@ class Checks(UseCase):
             oom_gib=least_failed_gib(failed),
             # Only layouts that the job's own launch format can write are proposed.
             accepts=expressible_in_format(job),
+            # Where the job is a launch, changes are said as changes of its settings.
             express=None if job.changes is None else job.changes.in_settings,
         )
         answer = check_answer(job, check, failed)
@@ -103,7 +104,8 @@ class Checks(UseCase):
         )
 
     def _read_again(self, request: LaunchedCheckRequest, changes: Changes) -> LaunchedQuestion:
-        """Reads the launch of a request with some of its settings changed."""
+        """Reads the launch of a request with some of its settings changed, to find out whether the
+        framework then gets the layout that is to be advised."""
         with self._store.reading() as rows:
             return launched_question(
                 Resolver(rows), request.launch, request, allow_stops=True, changes=changes

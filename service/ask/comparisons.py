@@ -83,7 +83,7 @@ class Comparisons(UseCase):
         deadline = Deadline(request.time_limit_s, require_client)
         failed = out_of_memory_runs(self._store, resolved.question.problem, resolved.profile)
         comparison = _compare(request, resolved, failed, deadline)
-        return _explain(request, resolved, failed, comparison).model_dump(mode="json")
+        return _comparison_answer(request, resolved, failed, comparison).model_dump(mode="json")
 
     def _resolve(self, request: _Request) -> _ResolvedRequest:
         """Resolves the names of a request and completes its layouts. Raises Refused for an illegal
@@ -103,7 +103,7 @@ class Comparisons(UseCase):
             pinned, question, second_stack, profile, given_layouts, launched
         )
         for name, layout in resolved.completed_layouts.items():
-            place = _place(resolved, name)
+            place = _layout_field(resolved, name)
             side = launched.get(name)
             require_all_legal(
                 resolved.problem_of(name),
@@ -135,10 +135,11 @@ def _launched_sides(resolver: Resolver, request: _Request) -> dict[str, Launched
 
 
 def _plain_question(request: _Request, launched: dict[str, LaunchedQuestion]) -> PinnedQuestion:
-    """Returns the question of both sides without launches. It is the question of the last launch,
-    which was read together with that of the first and adds to it."""
+    """Returns the one question (model, cluster, workload) that both sides answer, with what their
+    launches say filled in."""
     if isinstance(request, ComparisonRequest):
-        return request
+        return request  # which has no launch
+    # The last launch was read as a part of the first one's question, so it has all.
     return [*launched.values()][-1].question.model_copy(update={"profile": request.profile})
 
 
@@ -156,7 +157,7 @@ def _sides(request: _Request) -> dict[str, Side]:
     return {"first": request.first, "second": request.second}
 
 
-def _place(resolved: _ResolvedRequest, name: str) -> str:
+def _layout_field(resolved: _ResolvedRequest, name: str) -> str:
     """Returns the field of the request that has the layout of a side."""
     launched = resolved.launched.get(name)
     return f"{name}.layout" if launched is None else launched.layout_field
@@ -192,7 +193,7 @@ def _layout_or_constraints(side: Side, completed: LayoutFields | None) -> Layout
     return side.constraints.build() if side.constraints else Constraints()
 
 
-def _explain(
+def _comparison_answer(
     request: _Request,
     resolved: _ResolvedRequest,
     failed: list[OutOfMemoryRun],
@@ -208,8 +209,9 @@ def _explain(
         ),
     )
     predictions = {"first": answer.first.prediction, "second": answer.second.prediction}
-    # Only a search leaves out what needs too much memory: a layout that was given is compared. With
-    # two given layouts nothing was left out, which an infinite need says.
+    # The largest need among the layouts that a search chose: reported runs that ran out of memory
+    # with less are a reason why it left out layouts. Infinite with two given layouts, where no
+    # search left out any.
     most_searched_gib = max(
         (
             predicted.needed_gib
@@ -225,7 +227,7 @@ def _explain(
     for name, completed in resolved.completed_layouts.items():
         given = resolved.given_layouts[name]
         problem = resolved.problem_of(name)
-        place = _place(resolved, name)
+        place = _layout_field(resolved, name)
         answer.assumptions += layout_assumptions(place, given, completed, problem)
     for name, side in _sides(request).items():
         layout = resolved.completed_layouts.get(name)

@@ -148,8 +148,9 @@ class _NearRun:
     def of(
         cls, resolver: Resolver, run: PublishedRun, distance: float, profile: Profile
     ) -> _NearRun:
-        """Returns a run with its question resolved, in the software that the profile describes.
-        `distance` is from the question that it is shown beside."""
+        """Returns a run with its question resolved. The age of its software counts back from the
+        newest that the profile describes. `distance` is from the question that it is shown
+        beside."""
         question = run.question(profile.software_year)
         return cls(run, resolver.resolve(question).problem, distance)
 
@@ -174,6 +175,7 @@ class Evidence(UseCase):
             traits = _query_traits(rows, query)
             index = _run_index(rows)
             selected = index.selected(query, traits)
+            # (rank, (index, distance)) of the runs from this page on, and one more if there is one.
             following_runs = [*enumerate(selected, 1)][first : first + query.limit + 1]
             page, following = cut_page(
                 _LIST, following_runs, query.limit, lambda ranked: str(ranked[0])
@@ -200,7 +202,7 @@ class Evidence(UseCase):
         """Returns the published runs nearest to a layout, at most MAX_SHOWN. Only runs that trained
         count, and of each model, chip and source only the nearest."""
         traits = RunTraits.of(problem, layout)
-        published = without_fleet(profile)
+        published = without_fleet(profile)  # the caller's own fleet says nothing of these machines
         nearest = dict[tuple[str, str, str], _NearRun]()
         with self._store.reading() as rows:
             resolver = Resolver(rows)

@@ -58,7 +58,7 @@ class _ResolvedRequest:
             least_failed_gib(self.failed),
         )
 
-    def shown(self, points: Sequence[Point]) -> list[PointAnswer]:
+    def point_answers(self, points: Sequence[Point]) -> list[PointAnswer]:
         """Returns points as answers show them."""
         on_torus = self.resolved.problem.cluster.is_torus
         return [
@@ -75,7 +75,7 @@ class Frontiers(UseCase):
         question = self._resolve(request)
         deadline = Deadline(request.time_limit_s, require_client)
         points = question.points(request.grid.axes(), deadline)
-        return _explain(question, points).model_dump(mode="json")
+        return _frontier_answer(question, points).model_dump(mode="json")
 
     def draw_in_parts(
         self, request: FrontierRequest, require_client: Callable[[], None] = no_client
@@ -89,10 +89,10 @@ class Frontiers(UseCase):
         for block in _blocks(grid):
             points = question.points(block, deadline)
             points_by_values |= {tuple(point.at[name] for name in grid): point for point in points}
-            shown = [point.model_dump(mode="json") for point in question.shown(points)]
-            yield FrontierPart("points", {"points": shown})
+            answers = [answer.model_dump(mode="json") for answer in question.point_answers(points)]
+            yield FrontierPart("points", {"points": answers})
         ordered = [points_by_values[values] for values in product(*grid.values())]
-        yield FrontierPart("answer", _explain(question, ordered).model_dump(mode="json"))
+        yield FrontierPart("answer", _frontier_answer(question, ordered).model_dump(mode="json"))
 
     def _resolve(self, request: FrontierRequest) -> _ResolvedRequest:
         with self._store.reading() as rows:
@@ -106,12 +106,12 @@ def _blocks(grid: dict[str, list[float]]) -> Iterator[dict[str, list[float]]]:
     """Yields parts of the grid that together take about as long as the whole. Points that differ
     only in the speed of links share a search, so each part has all speeds of links. A grid of
     nothing but link speeds is cut by the speed of its first kind of link."""
-    apart = [name for name in grid if name not in LINK_AXES] or [*grid][:1]
-    for values in product(*(grid[name] for name in apart)):
-        yield {**grid, **{name: [value] for name, value in zip(apart, values, strict=True)}}
+    cut_axes = [name for name in grid if name not in LINK_AXES] or [*grid][:1]
+    for values in product(*(grid[name] for name in cut_axes)):
+        yield {**grid, **{name: [value] for name, value in zip(cut_axes, values, strict=True)}}
 
 
-def _explain(question: _ResolvedRequest, points: Sequence[Point]) -> FrontierAnswer:
+def _frontier_answer(question: _ResolvedRequest, points: Sequence[Point]) -> FrontierAnswer:
     """Returns the answer: points and crossings, with reasons and assumptions."""
     request, problem = question.request, question.resolved.problem
     grid = request.grid.axes()
@@ -135,7 +135,7 @@ def _explain(question: _ResolvedRequest, points: Sequence[Point]) -> FrontierAns
         "time_limit_s": request.time_limit_s,
     }
     return FrontierAnswer(
-        points=question.shown(points),
+        points=question.point_answers(points),
         crossings=[
             CrossingAnswer.from_attributes(crossing)
             for crossing in crossings(points, grid, request.tolerance)
@@ -150,13 +150,13 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
     are not sure. `tolerance` is the share of a step that may be lost for the sake of no
     pipeline."""
     answered = [point for point in points if point.is_answered]
-    simple = [point for point in answered if point.needs_no_pipeline(tolerance)]
+    without_pipeline = [point for point in answered if point.needs_no_pipeline(tolerance)]
     reasons = [
-        f"without a pipeline {len(simple)} of {len(answered)} points are within {tolerance:.0%} of"
-        " the best"
+        f"without a pipeline {len(without_pipeline)} of {len(answered)} points are within"
+        f" {tolerance:.0%} of the best"
     ]
-    if simple:
-        reasons += _largest_simple_reasons(simple, grid)
+    if without_pipeline:
+        reasons += _largest_point_reasons(without_pipeline, grid)
     if undecided := sum(point.need(tolerance) == "undecided" for point in answered):
         reasons.append(
             f"at {undecided} points it is undecided whether a pipeline is needed: by the 80%"
@@ -176,8 +176,9 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
 
 
 def _layout_of_question(problem: Problem, points: Sequence[Point]) -> Layout | None:
-    """Returns the first layout of the points that is legal on the cluster and model of the request,
-    without the changes of the grid; None where there is none."""
+    """Returns the layout for which the answer states its assumptions: the first of the points that
+    is legal on the cluster and model of the request, without the changes of the grid. None where
+    there is none."""
     layouts = [
         layout
         for point in points
@@ -192,12 +193,13 @@ def _layout_of_question(problem: Problem, points: Sequence[Point]) -> Layout | N
     )
 
 
-def _largest_simple_reasons(simple: Sequence[Point], grid: dict[str, list[float]]) -> list[str]:
-    """Returns sentences on how far cluster and model can grow while no pipeline is needed."""
+def _largest_point_reasons(points: Sequence[Point], grid: dict[str, list[float]]) -> list[str]:
+    """Returns sentences on how far cluster and model can grow while no pipeline is needed. `points`
+    are those that need none."""
     reasons = list[str]()
     for axis, size in (("num_chips", "{:g} chips"), ("layers", "{:g} times the layers")):
         if axis in grid:
-            largest = max(point.at[axis] for point in simple)
+            largest = max(point.at[axis] for point in points)
             reasons.append(f"the largest of those has {size.format(largest)}")
     return reasons
 

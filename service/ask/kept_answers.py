@@ -1,8 +1,8 @@
 """Answers that are kept: stored once, found again by what they answer, and sent as stored.
 
 The *text* of an answer is its JSON, stored once under a *key*: a digest of all that decides it
-(service.ask.answer_keys). Each caller gets a row of its own that refers to the text. The *brief* of
-an answer is what lists show of it.
+(service.ask.answer_keys). Each caller gets a row of its own that refers to the text. The *listed
+fields* of an answer are the few that lists show.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar
 
 from service.ask.answer_keys import AnswerKey, AnyRequest, Meaning, answer_key
-from service.ask.answer_pages import answer_brief, answer_page
+from service.ask.answer_pages import answer_page, listed_fields
 from service.identifiers import new_id
 from service.metrics import count_lookup
 from service.runtime.creation import Unanswered
@@ -110,17 +110,17 @@ class KeptAnswers(UseCase, ABC, Generic[Request, Resolved]):
             profile_version=answer.profile.version,
             text=AnswerText.of(answer.model_dump_json().encode()),
         )
-        return save_answer(stored, key, answer_brief(answer))
+        return save_answer(stored, key, listed_fields(answer))
 
 
-def save_answer(answer: Answer, key: str, brief: dict[str, Any]) -> SaveRows:
-    """Returns the function that stores an answer, with its text under `key`. `brief` has the fields
-    that lists show."""
+def save_answer(answer: Answer, key: str, listed: dict[str, Any]) -> SaveRows:
+    """Returns the function that stores an answer, with its text under `key`. `listed` has the
+    fields that lists show."""
 
     def save(rows: Rows) -> CreatedResource:
         # A miss is counted here and not in `look_up`, which several looks for one answer may call.
         count_lookup("answers", is_hit=False)
-        rows.answers.add(answer, key, brief)
+        rows.answers.add(answer, key, listed)
         return CreatedResource(answer.location, None, text=answer.text)
 
     return save

@@ -153,6 +153,7 @@ def _last_reports(
         stack=(run_kind.stack,),
         architecture=(run_kind.architecture,),
     )
+    # A need depends on the profile and the run, which the id of the run's first report tells.
     last = {
         (profile.id, profile.version, report.first_id): report
         for report in rows.reports.last_of_each_run(selection, _MAX_RUNS)

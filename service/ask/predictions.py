@@ -1,4 +1,5 @@
-"""Predicts the layouts that a request names."""
+"""Predicts the layouts that a request names, or the one that is read from its *launch*: a script,
+command line or file that starts a training. A *knob* is one choice of a layout, such as tp."""
 
 from __future__ import annotations
 
@@ -94,7 +95,7 @@ class Predictions(KeptAnswers[_Request, _LayoutsQuestion]):
         key = question.key
         legal = _legal_request(question.resolved, key.profile)
         failed = key.out_of_memory.get(RunKind.of(legal.resolved.problem), [])
-        answer = _explain(legal, _predict(legal), failed)
+        answer = _prediction_answer(legal, _predict(legal), failed)
         return self._prepare(answer, key.digest)
 
 
@@ -125,7 +126,7 @@ def _predict(request: _LegalRequest) -> dict[str, PredictedLayout]:
     return dict(zip(request.layouts, answers, strict=True))
 
 
-def _explain(
+def _prediction_answer(
     request: _LegalRequest, predicted: dict[str, PredictedLayout], failed: list[OutOfMemoryRun]
 ) -> PredictionAnswer:
     """Returns the answer: the predictions with warnings and assumptions. `failed` are the reported
@@ -172,8 +173,8 @@ def require_all_legal(
 
     `layouts` and `given` are by the field of the request that has the layout. `given` has the
     layout before defaults were filled in: an error about a knob that was left out shows no value.
-    `settings` are the names of knobs in a launch; None where the request has the fields of a
-    layout.
+    `settings` has the launch's setting for each knob, which the error then names; None where the
+    request has the fields of a layout.
     """
     if not layouts:
         return
@@ -205,9 +206,9 @@ def _knob_error(
     single knob is. `name` is the field of the layout, and `given` the layout before defaults were
     filled in."""
     # A knob that was left open cannot be wrong: blame the related one that the request gives.
-    other = _OTHER_CULPRIT.get(knob or "")
-    if knob not in given.knobs_given and other in given.knobs_given:
-        knob = other
+    related = _OTHER_CULPRIT.get(knob or "")
+    if knob not in given.knobs_given and related in given.knobs_given:
+        knob = related
     field = f"{name}.{settings.get(knob, given.field_of(knob))}" if knob else name
     value = getattr(given, given.field_of(knob)) if knob in given.knobs_given else None
     return Invalid(field, value, message)
@@ -229,6 +230,6 @@ def _batch_error(
     if workload.global_batch_tokens is not None:
         near = nearest_batches(workload.global_batch, layout)
         tokens = " and ".join(str(batch * workload.seq_len) for batch in near)
-        message += f" sequences: {tokens} tokens"
+        message += f" sequences: {tokens} tokens"  # it ends with these batches in sequences
     field = f"workload.{workload.batch_field}"
     return Invalid(field, getattr(workload, workload.batch_field), message)

@@ -98,6 +98,7 @@ class RecommendationSearch(UseCase):
                 # The comparison found that fewer of this cluster's chips are faster, and only those
                 # were searched.
                 recommendation = recommendation.of_more_chips(best.num_chips, best.all_chips_s)
+            # Figures are of the candidate's whole cluster, or of the groups of its listed nodes.
             problem = inputs.candidates.resolved[target.name].problem
             if target.allocation is not None:
                 problem = target.problem
@@ -203,6 +204,7 @@ class RecommendationSearch(UseCase):
         if fewest.num_chips is None:
             return {}
         own = candidates.resolved[OWN_CLUSTER].problem
+        # The shape of a torus is that of the cluster's own number of chips.
         cluster = replace(own.cluster.with_num_chips(fewest.num_chips), torus_shape=None)
         problem = replace(own, cluster=cluster)
         # A candidate with as many chips has been searched already.

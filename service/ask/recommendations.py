@@ -78,7 +78,7 @@ class Recommendations(KeptAnswers[RecommendationRequest, CandidateClusters]):
         deadline = Deadline(request.time_limit_s, require_client)
         inputs = Inputs(request, question.resolved, key.profile, deadline)
         solution = self._search.solve(inputs)
-        answer = self._explain(inputs, solution)
+        answer = self._recommendation_answer(inputs, solution)
         # An answer is given again only if its search was not cut short by the time limit, and if
         # nothing that it depends on has changed during the search. Under its own id as the key no
         # other question finds it.
@@ -96,16 +96,17 @@ class Recommendations(KeptAnswers[RecommendationRequest, CandidateClusters]):
         choices = solution.target.choices
         return solution.recommendation, choices[0] if choices else None
 
-    def _explain(self, inputs: Inputs, solution: Solution) -> RecommendationAnswer:
+    def _recommendation_answer(self, inputs: Inputs, solution: Solution) -> RecommendationAnswer:
         """Returns the answer: the layouts, with reasons, assumptions and published runs."""
         recommendation = solution.recommendation
         target = solution.target
-        members = _layout_members(recommendation, solution.thresholds)
-        advised = _advised_layouts(members)
+        fields = _layout_answer_fields(recommendation, solution.thresholds)
+        advised = _advised_layouts(fields)
         evidence = self._evidence.nearest_to_layout(
             recommendation.problem, recommendation.fastest.prediction.layout, inputs.profile
         )
         question = inputs.candidates.questions[target.name]
+        # The layouts may use fewer of the chips than the cluster has.
         answered = inputs.candidates.resolved[target.name].with_answered_problem(
             recommendation.problem
         )
@@ -113,9 +114,9 @@ class Recommendations(KeptAnswers[RecommendationRequest, CandidateClusters]):
         grounds = basis(question, answered, inputs.profile, launched)
         reasons = _reasons(inputs, solution, advised)
         reasons += learned_reasons(grounds["learned"])
-        members["reasons"] = [reason.sentence for reason in reasons]
-        members["reason_facts"] = [*map(ReasonFacts.from_attributes, reasons)]
-        grounds["request"] |= _request_members(inputs, target)
+        fields["reasons"] = [reason.sentence for reason in reasons]
+        fields["reason_facts"] = [*map(ReasonFacts.from_attributes, reasons)]
+        grounds["request"] |= _request_fields(inputs, target)
         grounds["assumptions"] += _assumptions(inputs, target, advised)
         allocation = target.allocation and AllocationAnswer.from_attributes(target.allocation)
         answer = AnswerLaunched(
@@ -125,7 +126,7 @@ class Recommendations(KeptAnswers[RecommendationRequest, CandidateClusters]):
         )
         pinned_forms = inputs.candidates.pinned_forms
         return RecommendationAnswer(
-            **members,
+            **fields,
             launch=launch_block(recommendation.problem, launched, question, answer),
             allocation=allocation,
             choices=[
@@ -181,45 +182,47 @@ def _assumptions(inputs: Inputs, target: Target, advised: dict[str, PredictedLay
     return assumptions
 
 
-def _advised_layouts(members: dict[str, Any]) -> dict[str, PredictedLayout]:
+def _advised_layouts(fields: dict[str, Any]) -> dict[str, PredictedLayout]:
     """Returns the layouts to launch by names such as "the fastest". A layout with several names is
     there once, under the most important one: recommended, then fastest."""
     names = ("simplest", "fastest", "recommended")  # a layout keeps the last of its names
-    positions = {members[name]: f"the {name}" for name in names}
-    layouts = members["layouts"]
+    positions = {fields[name]: f"the {name}" for name in names}
+    layouts = fields["layouts"]
     return {name: layouts[position].prediction for position, name in positions.items()}
 
 
-def _request_members(inputs: Inputs, target: Target) -> dict[str, Any]:
-    """Returns the members of the answer's `request` beside the question. Cluster and stack are
-    those of the request itself, even if another candidate is the best."""
+def _request_fields(inputs: Inputs, target: Target) -> dict[str, Any]:
+    """Returns fields of the answer's `request`, which gives this answer again when it is sent.
+    Cluster and stack are those of the request itself, even if another candidate is the best."""
     request = inputs.request
     pinned_forms = inputs.candidates.pinned_forms
-    members: dict[str, Any] = dict(pinned_forms[OWN_CLUSTER])
+    fields: dict[str, Any] = dict(pinned_forms[OWN_CLUSTER])
     for name in ("tolerance", "top", "include", "time_limit_s"):
-        members[name] = getattr(request, name)
-    members["constraints"] = request.constraints.model_dump(mode="json", exclude_none=True)
+        fields[name] = getattr(request, name)
+    fields["constraints"] = request.constraints.model_dump(mode="json", exclude_none=True)
     if request.allocation is not None:
-        members["allocation"] = request.allocation.model_dump(mode="json", exclude_none=True)
+        fields["allocation"] = request.allocation.model_dump(mode="json", exclude_none=True)
     has_alternatives = len(inputs.candidates.questions) > 1
-    # The nodes in use settle the size. Beside alternatives they may be those of another candidate.
+    # The chips of the listed nodes that are used become the cluster's size. With alternatives these
+    # nodes may be those of another cluster, and the size stays.
     if target.allocation is not None and not has_alternatives:
-        members["cluster"] = {
-            **members["cluster"],
+        fields["cluster"] = {
+            **fields["cluster"],
             "num_chips": target.allocation.cluster.num_chips,
             "chips_per_domain": target.allocation.chips_per_group,
         }
     if has_alternatives:
-        members["alternatives"] = _alternatives_form(request.alternatives, pinned_forms)
+        fields["alternatives"] = _alternatives_form(request.alternatives, pinned_forms)
     if has_alternatives or "objective" in request.model_fields_set:
-        members["objective"] = request.objective.model_dump(mode="json", exclude_none=True)
-    return members
+        fields["objective"] = request.objective.model_dump(mode="json", exclude_none=True)
+    return fields
 
 
 def _alternatives_form(
     alternatives: AlternativeFields, pinned_forms: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """Returns the alternatives as a request writes them, with names pinned to their versions."""
+    """Returns the alternatives as a request writes them, with names pinned to their versions, so
+    that the request in the answer can be asked again with the same result."""
     clusters = list[dict[str, Any]]()
     for i, cluster in enumerate(alternatives.clusters):
         pinned = pinned_forms[f"alternatives.clusters[{i}]"]
@@ -237,10 +240,10 @@ def _alternatives_form(
     return form
 
 
-def _layout_members(
+def _layout_answer_fields(
     recommendation: Recommendation, pipeline_thresholds: list[Threshold] | None
 ) -> dict[str, Any]:
-    """Returns the members of the answer about layouts: the list of layouts, and for each role, such
+    """Returns the fields of the answer about layouts: the list of layouts, and for each role, such
     as "fastest", the position of its layout in the list."""
     cluster = recommendation.problem.cluster
     layouts = recommendation.layouts

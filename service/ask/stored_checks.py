@@ -1,4 +1,5 @@
-"""Checks that are stored, so that reports of the runs can refer to them."""
+"""Checks of jobs that are about to be submitted, stored so that reports of their runs can refer to
+them."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ class StoredChecks(KeptAnswers[Request, ResolvedCheck]):
         return self._checks.resolve(rows, request)
 
     def meaning(self, resolved: ResolvedCheck) -> Meaning:
-        """Returns the catalogue entries and the reported runs on which the answer to the one
-        question of a check rests."""
+        """Returns the catalogue entries and the reported runs on which the answer to a check rests.
+        The stored answer is given again until one of these changes."""
         return Meaning.of([resolved.resolved])
 
     def check(
@@ -48,11 +49,11 @@ class StoredChecks(KeptAnswers[Request, ResolvedCheck]):
         """Checks a job that `look_up` has not found answered. Returns the function that stores the
         answer."""
         checked = self._checks.check_resolved(request, question.resolved, require_client)
-        answer, brief = _stored(checked), _brief(checked)
-        return save_answer(answer, question.key.digest, brief)
+        answer = _stored_answer(checked)
+        return save_answer(answer, question.key.digest, _listed_fields(checked))
 
 
-def _stored(checked: dict[str, Any]) -> Answer:
+def _stored_answer(checked: dict[str, Any]) -> Answer:
     """Returns the answer to a check as it is stored, with an id, a time and a location."""
     id_, now = new_id(), datetime.now(UTC)
     identity = {
@@ -72,7 +73,7 @@ def _stored(checked: dict[str, Any]) -> Answer:
     )
 
 
-def _brief(checked: dict[str, Any]) -> dict[str, Any]:
+def _listed_fields(checked: dict[str, Any]) -> dict[str, Any]:
     """Returns the fields of a check that lists show."""
     request = {name: checked["request"][name] for name in Question.model_fields}
     names = names_used(checked["catalogue"])

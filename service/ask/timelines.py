@@ -43,15 +43,15 @@ class Timelines(UseCase):
         no such answer."""
         text = self.kept(kind, id_, query)
         if text is None:
-            text = AnswerText.of(encoded(self._document(kind, id_, query)))
+            text = AnswerText.of(encoded(self._draw(kind, id_, query)))
             self._store.memory.keep(_key(kind, id_, query), text, text.size)
         return text
 
-    def _document(self, kind: AnswerKind, id_: str, query: TimelineQuery) -> dict[str, Any]:
+    def _draw(self, kind: AnswerKind, id_: str, query: TimelineQuery) -> dict[str, Any]:
         """Draws the timeline with the profile that the answer was made with, as a Chrome trace or
         in the service's own form."""
         with self._store.reading() as rows:
-            answered = _layout(rows, id_, query)
+            answered = _selected_layout(rows, id_, query)
             profile = requested_profile(rows, ProfileWanted(**answered.profile.model_dump()))
             problem, layout = legal_run(Resolver(rows), answered.question, answered.layout)
         drawn: Timeline = timeline(problem, profile, layout, query.micro_batches)
@@ -64,7 +64,7 @@ def _key(kind: AnswerKind, id_: str, query: TimelineQuery) -> tuple[str, ...]:
     return service.__version__, "timeline", kind, id_, query.model_dump_json()
 
 
-def _layout(rows: Rows, id_: str, query: TimelineQuery) -> StoredLayout:
+def _selected_layout(rows: Rows, id_: str, query: TimelineQuery) -> StoredLayout:
     """Returns the layout of a stored recommendation or prediction that the query selects."""
     if isinstance(query, RecommendationTimelineQuery):
         return layout_of_recommendation(rows, id_, query.rank, query.choice)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anyio.to_thread import run_sync
 
-from service.formats.logs.contents import LogContents, contents, masked_unless_clean
+from service.formats.logs.contents import LogContents, masked_unless_clean, read_contents
 from service.learning.logged_runs import requested_global_batch, require_run
 from service.runtime.admission import IsDisconnected
 from service.runtime.text_process import TextProcess
@@ -27,7 +27,7 @@ class LogTexts(UseCase):
         found = await self._texts.read(
             is_disconnected,
             self._store.tenant,
-            contents,
+            read_contents,
             submission.log,
             submission.framework,
             global_batch,

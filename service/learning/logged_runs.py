@@ -82,8 +82,8 @@ def read_logged_run(store: Store, submission: LogSubmission, contents: LogConten
         resolved = Resolver(rows).resolve(subject.question)
     problem = resolved.problem
     # Some logs print memory as a share of the device: only the resolved chip turns it into GiB.
-    if reading is not None and reading.used_share is not None:
-        used_gib = reading.used_share * problem.cluster.chip.usable_memory_gib
+    if reading is not None and reading.used_memory_share is not None:
+        used_gib = reading.used_memory_share * problem.cluster.chip.usable_memory_gib
         reading = replace(reading, memory_gib=used_gib, memory_kind="reserved")
         report = report.model_copy(update={"memory": MeasuredMemory(reserved_gib=used_gib)})
     require_same_run(contents, subject, resolved, linked=submission.is_linked)
@@ -304,9 +304,10 @@ def _device_memory_notes(
 ) -> Iterator[str]:
     """Yields a note on memory that was computed from a printed share of the device. `printed` is
     the reading of the log alone, and `reading` has the memory in GiB."""
-    if printed is not None and reading is not None and printed.used_share is not None:
+    if printed is not None and reading is not None and printed.used_memory_share is not None:
         yield (
-            f"the log prints that {printed.used_share:.1%} of the device's memory were in use,"
+            f"the log prints that {printed.used_memory_share:.1%} of the device's memory were in"
+            " use,"
             f" which makes {reading.memory_gib:.1f} GiB, the runtime's own included"
         )
 

@@ -28,7 +28,7 @@ from service.formats.launch.recognition import (
 )
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop
-from service.formats.shell.command import Command, explained
+from service.formats.shell.command import Command, with_reason
 from service.formats.shell.faults import Undefined
 from service.json_pointers import relocate_errors
 from service.resolve.launch_assumptions import taken_defaults
@@ -241,7 +241,7 @@ def _read_explaining_undefined(launch: LaunchForm, format_: str, changes: Change
     try:
         return read(launch.text, launch.version, changes=changes, files=launch.beside)
     except Undefined as fault:
-        raise explained(fault, launch.text, launch.beside) from None
+        raise with_reason(fault, launch.text, launch.beside) from None
 
 
 def _stop_error(stop: Stop, place: str) -> Invalid:

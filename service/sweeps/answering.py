@@ -1,5 +1,5 @@
-"""Answers one item of a sweep, in whatever process it is computed. An *item* is one of the
-questions of the sweep: a request for a recommendation."""
+"""Answers one item of a sweep, in whatever process it is computed. A *sweep* is many questions that
+are asked as one job, and an *item* is one of them: a request for a recommendation."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ def answer_item(store: Store, question: dict[str, Any]) -> ItemAnswer:
         request = read_stored(RecommendationRequest, question)
         recommendation, choice = Recommendations(store, Evidence(store)).find(request)
     except Infeasible as error:
-        return _problem("infeasible", error)
+        return _error_answer("infeasible", error)
     except (DomainError, ValidationError) as error:
-        return _problem("refused", error)
+        return _error_answer("refused", error)
     except ServiceError as error:
-        return _problem("waiting", error)
+        return _error_answer("waiting", error)
     except Exception as error:  # a defect in one item must not end the sweep
         log.exception("an item of a sweep failed")
-        return _problem("failed", error)
+        return _error_answer("failed", error)
     return ItemAnswer("ok", _swept_layout(recommendation, choice).model_dump(mode="json"))
 
 
 def _swept_layout(recommendation: Recommendation, choice: Choice | None) -> SweptLayout:
-    """Returns the recommended layout in brief. `choice` is the place chosen by the objective, with
-    hours and dollars, if the question has an objective."""
+    """Returns the recommended layout with the fields that a sweep shows. `choice` is its cluster
+    with the hours and dollars of the job, if the question has an objective."""
     candidate = CandidateAnswer.of(recommendation.recommended, recommendation.problem.cluster)
     prediction = candidate.prediction
     # Fields that a swept layout and a prediction have in common.
@@ -87,7 +87,7 @@ def _swept_layout(recommendation: Recommendation, choice: Choice | None) -> Swep
     )
 
 
-def _problem(outcome: ItemOutcome, error: Exception) -> ItemAnswer:
+def _error_answer(outcome: ItemOutcome, error: Exception) -> ItemAnswer:
     """Returns an answer that tells an error. An unexpected error tells no internals."""
     if isinstance(error, Infeasible):
         detail = error.detail

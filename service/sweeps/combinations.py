@@ -1,6 +1,7 @@
-"""The items of a sweep: every combination of what it lists, and the question that each asks. The
-*position* of an item counts the combinations from 0. A *pinned* name has the version that it stood
-for when the sweep was created."""
+"""The items of a sweep, which is many questions asked as one job: every combination of what its
+request lists (models, clusters and so on), and the question that each asks. The *position* of an
+item counts the combinations from 0. A *pinned* name has the version that it stood for when the
+sweep was created."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def combination(request: Mapping[str, Any], position: int) -> dict[str, int]:
     return {field: indices[field] for field in _LISTS}
 
 
-def question(request: Mapping[str, Any], position: int) -> dict[str, Any]:
+def item_question(request: Mapping[str, Any], position: int) -> dict[str, Any]:
     """Returns the request for a recommendation that the item at this position stands for. The stack
     that a cluster names replaces that of the list."""
     indices = combination(request, position)
@@ -60,7 +61,7 @@ def question(request: Mapping[str, Any], position: int) -> dict[str, Any]:
     return {**parts, **common}
 
 
-def pinned(rows: Rows, request: SweepRequest) -> tuple[dict[str, Any], dict[str, Any]]:
+def pin_names(rows: Rows, request: SweepRequest) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the request with each name pinned to its present version: it then means the same
     until the end of the sweep. Returns with it the names to show for each model, cluster and stack.
 

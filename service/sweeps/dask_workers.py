@@ -1,5 +1,6 @@
-"""The workers of a Dask cluster, which compute items (single questions) of sweeps. Each has the
-code of the service, and settings of its own that say how to reach the database."""
+"""The workers of a Dask cluster, which compute items (single questions) of sweeps, the jobs of many
+questions. Each has the code of the service, and settings of its own that say how to reach the
+database."""
 
 from __future__ import annotations
 
@@ -53,6 +54,7 @@ class DaskWorkers:
         which the store sees."""
         # The executor of the client is not used: where the scheduler is lost while it fetches an
         # answer, its future is never done.
+        # Not `pure`: Dask would give the answer of an earlier, equal question again.
         dask_future = self._connected().submit(
             _importing_task(), store.tenant, store.sees_all, question, pure=False
         )
@@ -129,6 +131,7 @@ def _importing_task() -> Callable[[str | None, bool, dict[str, Any]], ItemAnswer
 
 
 def _answer_on_worker(tenant: str | None, sees_all: bool, question: dict[str, Any]) -> ItemAnswer:
+    """Answers a question with one thread, since each thread of the worker computes an item."""
     with threadpool_limits(1, user_api="blas"):
         return answer_item(_store().of(tenant, sees_all=sees_all), question)
 

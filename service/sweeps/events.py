@@ -1,6 +1,6 @@
-"""The events of a sweep: each result as it comes, in an order that never changes. So a client that
-was cut off goes on where it was. Results are numbered from 1 as they are stored; a *place* is the
-number of the last one that a client has received."""
+"""The events of a sweep, many questions that are asked as one job: each result as it comes, in an
+order that never changes. So a client that was cut off goes on where it was. Results are numbered
+from 1 as they are stored; a *place* is the number of the last one that a client has received."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Place:
         Raises BadHeader."""
         if last_event_id is None:
             return cls()
-        match = _LAST_EVENT_ID.fullmatch(last_event_id)
+        match = _LAST_EVENT_ID.fullmatch(last_event_id)  # "12", or "12-end" behind the end
         if match is None:
             raise BadHeader("Last-Event-ID", "must be the id of an event of this sweep")
         return cls(int(match[1]), match[2] is not None)
@@ -58,6 +58,8 @@ class SweepFeed:
         self._store, self._encode = store, encode
 
     def marks(self, topics: Collection[str]) -> Mapping[str, Hashable]:
+        """Returns the progress of each sweep in `topics`, their ids, by which a stream sees that
+        there are new events."""
         with self._store.reading() as rows:
             return rows.sweeps.progress(topics)
 

@@ -1,5 +1,5 @@
-"""Computes the items of sweeps that wait in the database. An *item* is one question of a sweep.
-
+"""Computes sweeps. A *sweep* is many questions that are asked as one job, and an *item* is one of
+them, which waits in the database until it is computed.
 Every process of the service has a runner, and all may work on one sweep. A runner leases items,
 renews its leases while they are computed, and stores each result in one transaction with the end
 of the lease. A runner that is gone renews nothing: others lease its items some seconds later.
@@ -23,7 +23,7 @@ from service.schemas.sweep import ItemProblem
 from service.store import Store
 from service.store.sweeps import LeasedItem
 from service.sweeps.answering import ItemAnswer
-from service.sweeps.combinations import question
+from service.sweeps.combinations import item_question
 from service.sweeps.workers import Workers, WorkersGone
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class SweepRunner:
         self._running: dict[Future[ItemAnswer], LeasedItem] = {}
         self._renewed = time.monotonic()
         self._pause_s = 0.0
-        """The last pause, since when no worker has answered an item."""
+        """The length of the last pause; 0 once a worker has answered an item again."""
         self._resumes_at = 0.0
         self.waits_for: str | None = None
         """Why no items are leased, or None where they are."""
@@ -78,6 +78,7 @@ class SweepRunner:
         self._stopping.set()
         self._woken.set()
         self._thread.join(_STOP_S)
+        # In a thread, since workers that hang must not keep the service from ending.
         closing = threading.Thread(target=self._workers.close, name="close workers", daemon=True)
         closing.start()
         closing.join(_STOP_S)
@@ -171,7 +172,7 @@ class SweepRunner:
             sweep = rows.sweeps.find(item.sweep_id)
         if sweep is not None:  # None: it has been removed
             store = self._store.of(sweep.tenant, sees_all=sweep.sees_all)
-            future = self._workers.submit(store, question(sweep.request, item.position))
+            future = self._workers.submit(store, item_question(sweep.request, item.position))
             self._running[future] = item
 
     def _store_result(self, future: Future[ItemAnswer], item: LeasedItem) -> None:

@@ -1,5 +1,6 @@
-"""Sweeps as callers see them: created, looked at, cancelled, tried again and removed. An *item* of
-a sweep is one combination of what its request lists. The *runner* of a process computes items."""
+"""Sweeps as callers see them: created, looked at, cancelled, tried again and removed. A *sweep* is
+many questions that are asked as one job. An *item* is one of them, a combination of what the
+request lists (models, clusters and so on). The *runner* of a process computes items."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from service.schemas.sweep import (
 from service.store import Rows, Store, UseCase
 from service.store.cursors import cut_page, read_cursor
 from service.store.tables import SweepItemRow, SweepRow
-from service.sweeps.combinations import combination, count, pinned
+from service.sweeps.combinations import combination, count, pin_names
 
 ACCEPTED = 202
 
@@ -49,7 +50,7 @@ class Sweeps(UseCase):
     def prepare(self, request: SweepRequest) -> SaveRows:
         """Returns a function that writes the rows of a new sweep. Raises Invalid or UnknownName."""
         with self._store.reading() as rows:
-            document, names = pinned(rows, request)
+            document, names = pin_names(rows, request)
         sweep = SweepRow(
             id=new_id(),
             sees_all=self._store.sees_all,
@@ -81,7 +82,7 @@ class Sweeps(UseCase):
             sweeps = rows.sweeps.newest(query.limit + 1, before)
             page, following = cut_page("sweeps", sweeps, query.limit, lambda sweep: sweep.id)
             outcomes = rows.sweeps.outcomes([sweep.id for sweep in page])
-        items = [_answer(sweep, outcomes[sweep.id]).model_dump(mode="json") for sweep in page]
+        items = [_sweep_answer(sweep, outcomes[sweep.id]).model_dump(mode="json") for sweep in page]
         return {"items": items, "next": following}
 
     def item_page(self, id_: str, query: SweepItemQuery) -> dict[str, Any]:
@@ -145,7 +146,7 @@ def item_document(sweep: SweepRow, row: SweepItemRow) -> dict[str, Any]:
 def progress_document(rows: Rows, sweep: SweepRow) -> dict[str, Any]:
     """Returns the API's document of a sweep, with the number of its items by outcome."""
     outcomes = rows.sweeps.outcomes([sweep.id])[sweep.id]
-    return _answer(sweep, outcomes).model_dump(mode="json")
+    return _sweep_answer(sweep, outcomes).model_dump(mode="json")
 
 
 def _details(rows: Rows, sweep: SweepRow) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def _details(rows: Rows, sweep: SweepRow) -> dict[str, Any]:
     return read_stored(SweepDetails, {**progress, "request": sweep.request}).model_dump(mode="json")
 
 
-def _answer(sweep: SweepRow, outcomes: Mapping[str | None, int]) -> SweepAnswer:
+def _sweep_answer(sweep: SweepRow, outcomes: Mapping[str | None, int]) -> SweepAnswer:
     """Returns a sweep in the form of the API. `outcomes` counts its items by outcome, where None
     stands for those that wait."""
     location = _location(sweep.id)

@@ -1,5 +1,5 @@
-"""The workers that compute the items of sweeps, each a question: processes of this machine, or a
-Dask cluster."""
+"""The workers that compute the items of sweeps: processes of this machine, or a Dask cluster. A
+*sweep* is many questions that are asked as one job, and an *item* is one of them."""
 
 from __future__ import annotations
 

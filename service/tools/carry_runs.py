@@ -72,11 +72,11 @@ def _document(row: dict[str, Any], run: published.Run, layout: Layout) -> dict[s
         "trust": row["trust"],
         "date": row.get("date") and published.software_date(row),
         "outcome": "ok" if row["outcome"] == "ok" else "out_of_memory",
-        "model": _model(row["model"], problem.architecture),
-        "cluster": _cluster(problem.cluster),
-        "workload": _workload(problem.workload),
-        "stack": _stack(problem.stack),
-        "layout": _layout(layout),
+        "model": _model_fields(row["model"], problem.architecture),
+        "cluster": _cluster_fields(problem.cluster),
+        "workload": _workload_fields(problem.workload),
+        "stack": _stack_fields(problem.stack),
+        "layout": _layout_fields(layout),
         "assumed": sorted(set(run.assumed)),
         "step_time_s": run.step_time_s,
         "converted": run.converted,
@@ -100,7 +100,7 @@ def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _model(model: dict[str, Any], architecture: Architecture) -> dict[str, Any]:
+def _model_fields(model: dict[str, Any], architecture: Architecture) -> dict[str, Any]:
     """Returns the model of a row in the form of a request. Where the row has a config.json, all
     fields of the resolved architecture are given, layer by layer; otherwise the fields of its shape
     that differ from a request's defaults."""
@@ -112,7 +112,7 @@ def _model(model: dict[str, Any], architecture: Architecture) -> dict[str, Any]:
     return {"name": model["name"], **changed}
 
 
-def _cluster(cluster: Cluster) -> dict[str, Any]:
+def _cluster_fields(cluster: Cluster) -> dict[str, Any]:
     """Returns the cluster in the form of a request: by the name of the catalogue's fabric, or by
     its chip with a torus, a scale-out bandwidth or its levels of links."""
     fabric = cluster.fabric
@@ -123,7 +123,7 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
         if cluster.torus_shape:
             document["torus_shape"] = [*cluster.torus_shape]
         return document
-    if (scale_out := _scale_out_of_own_links(cluster)) is not None:
+    if (scale_out := _scale_out_if_only_change(cluster)) is not None:
         return document | {"scale_out_gb_s": scale_out}
     levels = [_without_nulls(asdict(level)) for level in fabric.levels]
     for level in levels:
@@ -131,10 +131,10 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
     return document | {"levels": levels}
 
 
-def _scale_out_of_own_links(cluster: Cluster) -> float | None:
-    """Returns the bandwidth in GB/s per chip beyond the scale-up domain, if the cluster's links
-    differ from those of its chip in nothing else; None otherwise. Links that keep the name of the
-    chip's fabric are preferred, because a profile has learnt about named fabrics only."""
+def _scale_out_if_only_change(cluster: Cluster) -> float | None:
+    """Returns the bandwidth in GB/s per chip beyond the scale-up domain, if it is all in which the
+    cluster's links differ from the fabric of its chip; None otherwise. Such a cluster is written
+    without a list of its links, so that what a profile has learnt about that fabric applies."""
     outer = cluster.fabric.levels[len(cluster.fabric.scale_up) :]
     if not outer or cluster.fabric.id != cluster.chip.fabric.id:
         return None
@@ -144,15 +144,15 @@ def _scale_out_of_own_links(cluster: Cluster) -> float | None:
     return scale_out if alike.fabric.levels == cluster.fabric.levels else None
 
 
-def _workload(workload: Workload) -> dict[str, Any]:
+def _workload_fields(workload: Workload) -> dict[str, Any]:
     """Returns the fields of a workload that differ from a request's defaults."""
     defaults = {name: field.default for name, field in WorkloadFields.model_fields.items()}
     return {name: value for name, value in asdict(workload).items() if value != defaults[name]}
 
 
-def _stack(stack: Stack) -> dict[str, Any]:
+def _stack_fields(stack: Stack) -> dict[str, Any]:
     """Returns the name of the catalogue's stack, and the fields in which the run's software differs
-    from it. The age is left out, as it follows from the date."""
+    from it. Age and version are left out, as they follow from the date of the run."""
     base = asdict(catalogue.stack(stack.id))
     known = StackFields.model_fields.keys() - {"age_years", "version"}
     changes = {
@@ -160,12 +160,13 @@ def _stack(stack: Stack) -> dict[str, Any]:
         for name, value in asdict(stack).items()
         if name in known and value != base[name]
     }
-    if "expert_loop" in changes:  # a request that has it takes False for experts_at_once
+    # A request with expert_loop has experts_at_once False by default: here it is always stated.
+    if "expert_loop" in changes:
         changes["experts_at_once"] = stack.experts_at_once
     return {"name": stack.id, **changes}
 
 
-def _layout(layout: Layout) -> dict[str, Any]:
+def _layout_fields(layout: Layout) -> dict[str, Any]:
     """Returns the fields of a layout that differ from their defaults, and those that the stack
     would otherwise decide."""
     fields = LayoutFields.of(layout)

@@ -139,15 +139,15 @@ def _legal_layouts(runs: Sequence[published.Run]) -> list[Layouts]:
     for i, number in enumerate(number_by_problem(run.problem for run in runs)):
         runs_by_problem[number].append(i)
     result = [Layouts.of([])] * len(runs)
-    for members in runs_by_problem.values():
-        alternatives = Layouts.of(layout for i in members for layout in runs[i].alternatives)
+    for indices in runs_by_problem.values():
+        alternatives = Layouts.of(layout for i in indices for layout in runs[i].alternatives)
         try:
-            is_legal = first_broken(runs[members[0]].problem, alternatives) < 0
+            is_legal = first_broken(runs[indices[0]].problem, alternatives) < 0
         # A problem that the models refuse leaves its runs without a legal layout.
         except DomainError:
             continue
-        owner = np.repeat(members, [len(runs[i].alternatives) for i in members])
-        for i in members:
+        owner = np.repeat(indices, [len(runs[i].alternatives) for i in indices])
+        for i in indices:
             result[i] = alternatives.take(is_legal & (owner == i))
     return result
 
@@ -257,6 +257,7 @@ def newest_software(
 def data_files(fitted: Calibration) -> tuple[str, str]:
     """Returns the texts of profile.json and posterior.json."""
     content = fitted.profile.to_json()
+    # Terms are logarithms or log-odds: four decimals are a hundredth of a percent of a step's time.
     content["terms"] = [
         {**term, "mean": round(term["mean"], 4), "spread": round(term["spread"], 4)}
         for term in content["terms"]

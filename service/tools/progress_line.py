@@ -16,7 +16,7 @@ class ProgressLine:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._next_s = 0.0
+        self._next_s = 0.0  # elapsed seconds at which the next line is due in a pipe
 
     def show(self, progress: Progress) -> None:
         """Writes the progress: over the last line on a terminal, and elsewhere as a new line now

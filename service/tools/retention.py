@@ -65,9 +65,9 @@ def drop_old_answers(store: Store, age: timedelta, tenant: str | None = None) ->
     before = datetime.now(UTC) - age
     # The deletions leave free pages in a SQLite file, by which it is shrunk in the end.
     dropped = Dropped(
-        recommendations=_drop(store, "recommendations", before, tenant),
-        predictions=_drop(store, "predictions", before, tenant),
-        checks=_drop(store, "checks", before, tenant),
+        recommendations=_drop_answers(store, "recommendations", before, tenant),
+        predictions=_drop_answers(store, "predictions", before, tenant),
+        checks=_drop_answers(store, "checks", before, tenant),
         sweeps=_drop_sweeps(store, before, tenant),
         freed_bytes=store.give_space_back(),
     )
@@ -90,7 +90,7 @@ def _require_tenant(store: Store, tenant: str) -> None:
         raise ValueError(f"must be of a tenant that has a key, and {tenant!r} has none{hint}")
 
 
-def _drop(store: Store, kind: AnswerKind, before: datetime, tenant: str | None) -> int:
+def _drop_answers(store: Store, kind: AnswerKind, before: datetime, tenant: str | None) -> int:
     """Drops old answers of a kind, and returns how many. Each batch has a transaction of its own,
     with a pause behind it, so that requests get their turn."""
     total = 0
@@ -114,7 +114,7 @@ def _drop_sweeps(store: Store, before: datetime, tenant: str | None) -> int:
     for id_ in ended:
         with store.writing() as rows:
             total += rows.retention.drop_sweep(id_, before)
-        time.sleep(_PAUSE_S)
+        time.sleep(_PAUSE_S)  # requests that wait to write come in between
     return total
 
 

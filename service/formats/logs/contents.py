@@ -80,7 +80,7 @@ class LogContents:
         return {} if self.printed is None else self.printed.values
 
 
-def contents(text: str, framework: str | None, global_batch: int | None) -> LogContents:
+def read_contents(text: str, framework: str | None, global_batch: int | None) -> LogContents:
     """Returns everything that a log tells: its steps, or why they could not be read, failures,
     devices and stated facts. `framework` and `global_batch` are the request's, where it gives
     them."""

@@ -35,14 +35,14 @@ _WHOLE_STEP = {"fwd", "bwd", "step"}
 
 def find(log: Log) -> Findings:
     """Returns the steps of a log in the most exact of DeepSpeed's three forms that it has."""
-    for read in (_pipeline, _throughput, _breakdown):
+    for read in (_pipeline_steps, _throughput_steps, _breakdown_steps):
         findings = read(log)
         if findings.history.count or findings.unread:
             return findings
     return Findings()
 
 
-def _pipeline(log: Log) -> Findings:
+def _pipeline_steps(log: Log) -> Findings:
     """Returns the steps of lines such as "steps: 10 loss: 2.3 iter time (s): 1.5 samples/sec:
     42.7"."""
     findings = Findings()
@@ -56,7 +56,7 @@ def _pipeline(log: Log) -> Findings:
     return findings
 
 
-def _throughput(log: Log) -> Findings:
+def _throughput_steps(log: Log) -> Findings:
     """Returns the steps of lines such as "global_step=10, …, CurrSamplesPerSec=61.2". Times are
     in seconds a step where the log states one global batch, and otherwise in seconds a sample."""
     findings = Findings()
@@ -79,7 +79,7 @@ def _throughput(log: Log) -> Findings:
     return findings
 
 
-def _breakdown(log: Log) -> Findings:
+def _breakdown_steps(log: Log) -> Findings:
     """Returns the steps of lines such as "time (ms) | fwd: 120.1 | bwd: 250.2 | step: 12.3",
     numbered in their order."""
     findings = Findings()

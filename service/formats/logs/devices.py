@@ -95,7 +95,7 @@ def printed_devices(text: str) -> list[PrintedDevice]:
     for segment in _segments(text):
         for match in chain.from_iterable(pattern.finditer(segment) for pattern in _PATTERNS):
             if len(devices) < _MOST_NAMES:
-                devices.setdefault(match.group().lower(), _device(match))
+                devices.setdefault(match.group().lower(), _device_of_match(match))
     return [*devices.values()]
 
 
@@ -113,7 +113,7 @@ def _segments(text: str) -> Iterable[str]:
     return pieces
 
 
-def _device(match: re.Match[str]) -> PrintedDevice:
+def _device_of_match(match: re.Match[str]) -> PrintedDevice:
     """Returns the device of a match, with its family, its memory in GB and its form, such as
     "sxm"."""
     parts = match.groupdict()
@@ -122,13 +122,13 @@ def _device(match: re.Match[str]) -> PrintedDevice:
     form = _FORM_WORD.search(behind_family)
     return PrintedDevice(
         name=match.group(),
-        family=_family(parts["family"] or parts["gaudi"]),
+        family=_catalogue_family(parts["family"] or parts["gaudi"]),
         memory_gb=int(memory.group(1)) if memory else None,
         form=form.group(1).lower() if form else None,
     )
 
 
-def _family(printed: str) -> str:
+def _catalogue_family(printed: str) -> str:
     """Returns a family of chips in lower case, by the catalogue's name for it: "910b" for the
     bin "910B3"."""
     family = re.sub(r"[ -]", "", printed.lower())

@@ -49,14 +49,14 @@ def find(log: Log) -> Findings:
     """Returns the steps and memory peaks of a log of the Trainer. Steps come from
     trainer_log.jsonl, else from progress bars, else from the summary at the end."""
     findings = Findings()
-    for step in _journal(log) or _bars(log) or _whole_run(log):
+    for step in _steps_of_journal(log) or _steps_of_bars(log) or _mean_step_of_run(log):
         findings.history.add(step)
     for mark, kind in _PEAKS.items():
         findings.find_peaks(log, mark, _VALUE, kind)
     return findings
 
 
-def _journal(log: Log) -> list[Step]:
+def _steps_of_journal(log: Log) -> list[Step]:
     """Returns a step with the mean time between each two lines of a trainer_log.jsonl:
     {"current_steps": 10, "total_steps": 500, "loss": 2.3, "elapsed_time": "0:00:35"}."""
     steps = list[Step]()
@@ -77,7 +77,7 @@ def _journal(log: Log) -> list[Step]:
     return steps
 
 
-def _bars(log: Log) -> list[Step]:
+def _steps_of_bars(log: Log) -> list[Step]:
     """Returns a step for each drawing of the training's progress bar that has a time for an
     iteration. Where there are several bars, the training's is the one with the total of steps
     that the log announces, or else the one that took longest."""
@@ -97,7 +97,7 @@ def _bars(log: Log) -> list[Step]:
     return [_step(line, bar.done, bar.seconds, line.text) for bar, line in of_training]
 
 
-def _whole_run(log: Log) -> list[Step]:
+def _mean_step_of_run(log: Log) -> list[Step]:
     """Returns the mean step time of a finished run as one step, from train_runtime or
     train_steps_per_second; no step where neither is printed."""
     steps = _total_steps(log)
@@ -138,8 +138,8 @@ def _total_steps(log: Log) -> int | None:
 
 
 def _step(line: Line, number: int, seconds: float, text: str, *, starts: bool = True) -> Step:
-    """Returns a step of `seconds`. `text` is searched for its loss and timestamp; `starts` is
-    False for a mean over the whole run."""
+    """Returns a step of `seconds`. `text` is searched for its loss and, at its beginning, for a
+    timestamp. `starts` is False for a mean over the whole run."""
     return Step.printed(
         line,
         text[:200],

@@ -107,10 +107,12 @@ def cut_lines(text: str) -> tuple[str, int]:
 
 class Log:
     def __init__(self, text: str) -> None:
+        # Colours begin with an escape character, or with its code where a log is inside of JSON.
         self.text = _COLOUR.sub("", text) if "\x1b" in text or "\\u001b" in text else text
         """The whole log, without colours."""
         self._lines = self.text.split("\n")
         self._first_pieces: list[int] | None = None
+        """The number in the file of the first piece of each line; None where no line is joined."""
 
     def unwrapped(self, *, every_full_line: bool = False) -> Log | None:
         """Returns the log with lines joined again that a terminal wrapped at its width; None where
@@ -240,8 +242,8 @@ def positive_number(match: re.Match[str] | None) -> float | None:
 
 
 def is_printed_in_full(text: str, after: str) -> bool:
-    """Returns True where a printed number cannot be cut off: it has decimals, or text follows
-    it."""
+    """Returns True where a printed number, `text`, has all digits in front of its decimal point,
+    which the end of a log may cut off: it has decimals, is no digits (nan), or text follows it."""
     return "." in text.rstrip(".") or bool(after) or not text[-1].isdigit()
 
 

@@ -74,13 +74,13 @@ def find(log: Log) -> Findings:
 def _find_memory_in_steps(log: Log, findings: Findings) -> None:
     """Adds the memory that forks print in their lines of steps. Megatron-SWIFT prints what
     PyTorch has reserved, in GiB; Primus what is in use on the device, in units of 2**30 bytes;
-    ROCm's Megatron-LM the share of the device that this is."""
+    ROCm's Megatron-LM the share of the device's memory that is in use."""
     findings.find_peaks(log, _SWIFT_MEMORY, _PLAIN_NUMBER, "reserved")
     findings.find_peaks(log, _DEVICE_MEMORY, _GIB_USED, "reserved")
     for _, _, after in log.around(_SHARE):
         if share := _PLAIN_NUMBER.match(after):
             parts = 100 if share.group(2) else 1  # a percentage, or a fraction
-            findings.update_used_share(float(share.group(1)) / parts)
+            findings.update_used_memory_share(float(share.group(1)) / parts)
 
 
 def arguments(log: Log) -> Mapping[str, str]:
@@ -144,8 +144,9 @@ def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -
 
 
 def _mark_start(attempt: list[Step]) -> None:
-    """Marks the first step of an attempt as the start of the run where it includes iteration 1.
-    Steps are printed at intervals, each the mean of its iterations."""
+    """Marks the first step of an attempt as the start of the run where it includes iteration 1, so
+    that it is left out as warm-up. Steps are printed at intervals, each the mean of its
+    iterations."""
     # A first line at 10 of 10, 20, 30 is the mean of iterations 1 to 10; one at 110 is not.
     interval = attempt[1].number - attempt[0].number if len(attempt) > 1 else 1
     if attempt[0].number <= interval:

@@ -72,7 +72,7 @@ def find(log: Log) -> Findings:
     # Only DLL lines print every digit, from which a step's own time can be derived.
     adjust = _with_own_times if prints.dll else _with_marked_warm_up
     history = findings.history
-    history.attempts = [adjust(attempt, _window(attempt)) for attempt in history.attempts]
+    history.attempts = [adjust(attempt, _window_size(attempt)) for attempt in history.attempts]
     return findings
 
 
@@ -93,7 +93,7 @@ def _read(line: Line, before: str, after: str, prints: _Prints, findings: Findin
         line,
         before,
         seconds=seconds,
-        number=0,
+        number=0,  # each form prints it elsewhere: see below
         finite=is_finite(_LOSS.search(before)),
         batch=int(batch.group(1)) if batch else None,
     )
@@ -138,7 +138,8 @@ def _listed_steps(values: re.Match[str]) -> list[Step]:
 
 
 def _clock_s(printed: str) -> float | None:
-    """Returns a printed time as seconds since year 1; None where it is no time."""
+    """Returns a printed time as seconds since year 1, of which only differences are used; None
+    where it is no time."""
     try:
         return (datetime.fromisoformat(printed) - datetime.min).total_seconds()
     except ValueError:
@@ -153,8 +154,8 @@ def _with_own_times(attempt: Sequence[Step], window: int) -> list[Step]:
 
 
 def _with_marked_warm_up(attempt: Sequence[Step], window: int) -> list[Step]:
-    """Returns an attempt in which every step is marked as a start whose printed mean, over the
-    last `window` steps, includes the slow first step."""
+    """Returns an attempt in which every step whose printed mean, over the last `window` steps,
+    includes the slow first step is marked as a start, so that it is left out as warm-up."""
     filling = window if window > 1 else 0
     return [
         replace(step, is_start=step.is_start or index < filling)
@@ -162,7 +163,7 @@ def _with_marked_warm_up(attempt: Sequence[Step], window: int) -> list[Step]:
     ]
 
 
-def _window(attempt: Sequence[Step]) -> int:
+def _window_size(attempt: Sequence[Step]) -> int:
     """Returns the number of steps over which a printed value is the mean, as deduced from the
     values; 1 where they do not show it clearly. The module's docstring has the reasoning."""
     means = [step.time for step in attempt]

@@ -42,6 +42,7 @@ def arguments(log: Log) -> Mapping[str, str]:
         if name in parameters:
             values[megatron_name] = parameters[name]
     if "activations_checkpoint_granularity" not in parameters:
+        # A method without a granularity recomputes whole layers.
         method = parameters.get("activations_checkpoint_method", "None")
         values["recompute_granularity"] = "None" if method in ("", "None") else "full"
     values |= _derived_arguments(parameters)

@@ -43,6 +43,7 @@ def bars_in(text: str) -> Iterator[Bar]:
         count = _COUNT.search(text[max(0, start - _COUNT_REACH) : start])
         if count is None or not rate > 0:
             continue
+        # The label stands in front of the percentage: "Training:  45%|####".
         drawn = text[max(0, start - _BAR_REACH) : start].rpartition("\r")[2]
         before, _, _ = drawn.rpartition("%|")
         label = _LABEL.search(before[-_LABEL_REACH:])

@@ -107,7 +107,7 @@ class Reading:
     """The largest peak printed."""
     memory_kind: MemoryKind | None
     """"reserved" if such peaks are printed, else "allocated"."""
-    used_share: float | None
+    used_memory_share: float | None
     """The largest share of a device's memory in use, where no peak is printed and that is."""
     unread: tuple[Unread, ...]
     """Lines that look like steps and could not be read, at most 20."""
@@ -148,10 +148,10 @@ def read(text: str, framework: str | None = None, global_batch: int | None = Non
     batch_argument = arguments.get("global_batch_size", "")
     if not global_batch and _WHOLE.fullmatch(batch_argument):  # it may be "None"
         global_batch = int(batch_argument)
-    if findings[name].in_samples:
+    if findings[name].in_samples:  # times are of one sequence; those of a step are asked for
         findings[name].history.scale(_samples_of_a_step(name, findings[name], global_batch))
     selection = select(findings[name].history, global_batch)
-    reading = _reading(name, findings[name], selection, arguments)
+    reading = _reading_of_steps(name, findings[name], selection, arguments)
     return reading if reading.timestamp else replace(reading, timestamp=log.timestamp)
 
 
@@ -192,9 +192,9 @@ def _find_steps(log: Log, framework: str | None) -> tuple[Log, _FindingsByFramew
 
 
 def _findings(log: Log, requested: str | None) -> _FindingsByFramework:
-    """Returns the findings by framework. A trainer in `_BENEATH`, on which others are built, has
-    findings only where it is requested, or where no framework outside of `_BENEATH` and none
-    before it has steps."""
+    """Returns the findings by framework. Trainers in `_BENEATH`, such as that of transformers, also
+    print lines in the logs of frameworks that are built on them. So one of them has findings only
+    where it is requested, or where no other framework and none before it has steps."""
     findings = {name: find(log) for name, find in _FINDERS.items()}
     with_steps = [name for name in findings if findings[name].history.count]
     with_own_steps = [name for name in with_steps if name not in _BENEATH]
@@ -292,7 +292,7 @@ def _step_count(name: Framework, findings: Findings) -> str:
     return f"{count} step{'s' if count > 1 else ''} of {name}"
 
 
-def _reading(
+def _reading_of_steps(
     name: Framework, findings: Findings, selection: Selection, arguments: Mapping[str, str]
 ) -> Reading:
     """Returns the step time of the selected steps, and everything else that they tell. Raises
@@ -330,7 +330,7 @@ def _reading(
         flops_per_token=_median(step.flops_per_token for step in selection.used),
         memory_gib=findings.peaks[kind] if kind else None,
         memory_kind=kind,
-        used_share=None if kind else findings.used_share,
+        used_memory_share=None if kind else findings.used_memory_share,
         unread=tuple(findings.unread),
         arguments=arguments,
         timestamp=selection.used[-1].timestamp,
@@ -349,7 +349,7 @@ def _typical_value(steps: Sequence[Step], regimes: Sequence[SpeedRegime]) -> flo
     values = [step.value for step in steps]
     if len(regimes) == 1:
         return median(values)
-    # The index of the step with the middle value, and for each regime that of the step behind it.
+    # `middle` is the index of the step with the middle value; `ends` are those behind each regime.
     middle = sorted(range(len(values)), key=values.__getitem__)[(len(values) - 1) // 2]
     ends = accumulate(regime.steps for regime in regimes)
     return next(regime.value for regime, end in zip(regimes, ends, strict=True) if middle < end)
@@ -360,7 +360,9 @@ def _regimes(steps: Sequence[Step]) -> Iterator[SpeedRegime]:
     number, its length and its median."""
     values = [step.value for step in steps]
     for regime in speed_regimes(values):
-        members = values[regime]
+        regime_values = values[regime]
         yield SpeedRegime(
-            first_step=steps[regime.start].number, steps=len(members), value=median(members)
+            first_step=steps[regime.start].number,
+            steps=len(regime_values),
+            value=median(regime_values),
         )

@@ -113,8 +113,8 @@ def stated_facts(text: str) -> list[Statement]:
     statements: dict[tuple[Fact, float], Statement] = {}
     for statement in chain(
         _plain_facts(text),
-        _meshes(text),
-        _models_under_adapters(text),
+        _devices_of_meshes(text),
+        _parameters_under_adapters(text),
         _ranks_by_batch(text),
         _parameters_of_all_ranks(text),
     ):
@@ -127,26 +127,26 @@ def _plain_facts(text: str) -> Iterator[Statement]:
     for rule in _RULES:
         for start, segment in _segments(text, rule.mark):
             for match in rule.pattern.finditer(segment):
-                yield _printed(text, start, match, rule.fact, rule.scale)
+                yield _printed_fact(text, start, match, rule.fact, rule.scale)
 
 
-def _meshes(text: str) -> Iterator[Statement]:
+def _devices_of_meshes(text: str) -> Iterator[Statement]:
     """Yields the number of devices as the product of the degrees of a device mesh."""
     for mark, pattern in _MESHES:
         for start, segment in _segments(text, mark):
             if match := pattern.search(segment):
                 degrees = re.findall(r"\d+", " ".join(match.groups()))
                 devices = math.prod(map(int, degrees))
-                yield _stated(text, start, match, "num_devices", float(devices))
+                yield _statement(text, start, match, "num_devices", float(devices))
 
 
-def _models_under_adapters(text: str) -> Iterator[Statement]:
+def _parameters_under_adapters(text: str) -> Iterator[Statement]:
     """Yields the model's number of parameters where adapters are trained: the printed total
     without the trainable ones."""
     for start, segment in _segments(text, "trainable params:"):
         if match := _ALL_PARAMETERS.search(segment):
             trained, total = (int(number.replace(",", "")) for number in match.groups())
-            yield _stated(text, start, match, "parameters", float(total - trained))
+            yield _statement(text, start, match, "parameters", float(total - trained))
 
 
 def _parameters_of_all_ranks(text: str) -> Iterator[Statement]:
@@ -161,11 +161,11 @@ def _parameters_of_all_ranks(text: str) -> Iterator[Statement]:
             last = start, match
             of_ranks[int(match[1]), int(match[2])] = int(match[3].replace(",", ""))
     stated = [_only_value(text, mark, pattern) for mark, pattern in _MODEL_PARALLEL_SIZES]
-    # Ranks count from 0, so the highest rank of each axis shows its degree.
-    grid = [1 + max(degree) for degree in zip(*of_ranks, strict=True)]
-    ranks = math.prod(size or seen for size, seen in zip(stated, grid, strict=False))
+    # Ranks count from 0, so the highest rank of each axis shows its degree. No rank, no degree.
+    seen = [1 + max(ranks_of_axis) for ranks_of_axis in zip(*of_ranks, strict=True)]
+    ranks = math.prod(size or degree for size, degree in zip(stated, seen, strict=False))
     if last and len(of_ranks) == ranks:
-        yield _stated(text, *last, "sharded_parameters", float(sum(of_ranks.values())))
+        yield _statement(text, *last, "sharded_parameters", float(sum(of_ranks.values())))
 
 
 def _ranks_by_batch(text: str) -> Iterator[Statement]:
@@ -180,7 +180,7 @@ def _ranks_by_batch(text: str) -> Iterator[Statement]:
         if match := _TOTAL_BATCH.pattern.search(segment):
             ranks = int(match[1].replace(",", "")) / (of_rank * accumulation)
             if ranks.is_integer():
-                yield _stated(text, start, match, "data_parallel", ranks)
+                yield _statement(text, start, match, "data_parallel", ranks)
 
 
 def _only_value(text: str, mark: str, pattern: re.Pattern[str]) -> int | None:
@@ -207,17 +207,19 @@ def _segments(text: str, mark: str) -> Iterator[tuple[int, str]]:
         position = text.find(mark, position + len(mark))
 
 
-def _printed(text: str, start: int, match: re.Match[str], fact: Fact, scale: float) -> Statement:
+def _printed_fact(
+    text: str, start: int, match: re.Match[str], fact: Fact, scale: float
+) -> Statement:
     """Returns the fact whose value a match prints, in units of `scale`. Its rounding error is
     half of the last printed digit."""
     printed = match[1].replace(",", "")
     decimals = len(printed.partition(".")[2])
     # A value in its own unit is a count, and printed in full.
     rounding = scale * 10**-decimals / 2 if scale != 1 else 0.0
-    return _stated(text, start, match, fact, float(printed) * scale, rounding)
+    return _statement(text, start, match, fact, float(printed) * scale, rounding)
 
 
-def _stated(
+def _statement(
     text: str,
     start: int,
     match: re.Match[str],

@@ -67,7 +67,7 @@ def select(history: StepHistory, requested_batch: int | None = None) -> Selectio
     """Returns the steps to use, and the number of others by reason. Steps of `requested_batch`
     sequences are used, or else, without it or without such steps, those of the most frequent
     batch."""
-    batch = _batch(history, requested_batch)
+    batch = _batch_size_to_use(history, requested_batch)
     verdicts = [
         list(_own_verdicts(attempt, index > 0, batch))
         for index, attempt in enumerate(history.attempts)
@@ -92,8 +92,9 @@ def _with_verdicts(
     return zip(history.steps, chain.from_iterable(verdicts), strict=True)
 
 
-def _batch(history: StepHistory, requested_batch: int | None) -> int | None:
-    """Returns the batch of the steps to use, in sequences; None where no step prints one."""
+def _batch_size_to_use(history: StepHistory, requested_batch: int | None) -> int | None:
+    """Returns the batch size of the steps to use, in sequences: the requested one if any step has
+    it, else the most frequent. None where no step prints a batch size."""
     sizes = Counter(step.batch for step in history.steps if step.batch is not None)
     if requested_batch in sizes:
         return requested_batch
@@ -126,14 +127,14 @@ def _own_verdicts(
 
 
 def _verdicts_in_context(
-    attempt: Sequence[Step], own_verdicts: Verdicts, normal: Iterator[_NormalTimes]
+    attempt: Sequence[Step], own_verdicts: Verdicts, normal_times: Iterator[_NormalTimes]
 ) -> Verdicts:
     """Returns the verdicts of an attempt, with other steps taken into account. Slow steps at its
     beginning become warm-up. So do all steps before the last of the first five that are too fast,
-    because the clock ran ahead. `normal` yields an item for each step without a verdict of its
-    own."""
+    because the clock ran ahead. `normal_times` yields an item for each step without a verdict of
+    its own."""
     verdicts = [
-        verdict or next(normal).verdict(step)
+        verdict or next(normal_times).verdict(step)
         for step, verdict in zip(attempt, own_verdicts, strict=True)
     ]
     clock_ahead = [

@@ -98,7 +98,8 @@ class StepHistory:
             self._seen.add(step.number)
 
     def scale(self, times: float) -> None:
-        """Multiplies the time of every step by `times`."""
+        """Multiplies the time of every step by `times`: by the samples of a step, where the log
+        prints the time of one sample."""
         self.attempts = [
             [replace(step, value=step.value * times, time=step.time * times) for step in attempt]
             for attempt in self.attempts
@@ -130,7 +131,7 @@ class Findings:
     peaks: dict[MemoryKind, float] = field(default_factory=dict)
     in_samples: bool = False
     """Steps have the time of one sample, since the log does not say how many a step has."""
-    used_share: float | None = None
+    used_memory_share: float | None = None
     """The largest share of its memory that a device had in use, where that alone is printed."""
 
     def add_unread(self, line: Line, reason: str) -> None:
@@ -159,7 +160,7 @@ class Findings:
             if match := value.match(after):
                 self.update_peak(kind, float(match[1]) / per_gib)
 
-    def update_used_share(self, share: float) -> None:
+    def update_used_memory_share(self, share: float) -> None:
         """Raises the used share of the device's memory. Impossible values are ignored."""
         if 0 < share <= 1:
-            self.used_share = max(share, self.used_share or 0.0)
+            self.used_memory_share = max(share, self.used_memory_share or 0.0)

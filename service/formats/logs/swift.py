@@ -64,7 +64,7 @@ def find(log: Log) -> Findings:
         if number is None or speed is None:
             findings.add_unread(line, "it has no step and speed, or they are cut off")
         elif float(speed[2]) > 0:
-            printed.append(_printed(line, int(number[1]), speed, before))
+            printed.append(_read_printed(line, int(number[1]), speed, before))
     findings.find_peaks(log, _MEMORY_MARK, _MEMORY, "reserved")
     if printed:
         findings.history.add(_step(printed[0], printed[0].mean_s, is_start=True))
@@ -73,7 +73,7 @@ def find(log: Log) -> Findings:
     return findings
 
 
-def _printed(line: Line, number: int, speed: re.Match[str], before: str) -> _Printed:
+def _read_printed(line: Line, number: int, speed: re.Match[str], before: str) -> _Printed:
     """Returns what a line prints: its step number and the mean step time, in seconds, up to it."""
     value = float(speed[2])
     elapsed = _ELAPSED.search(before)
@@ -100,7 +100,8 @@ def _own_step(earlier: _Printed, later: _Printed) -> Step:
 
 
 def _step(printed: _Printed, seconds: float, *, is_start: bool = False) -> Step:
-    """Returns a step of `seconds` with the number, label and timestamp of its line."""
+    """Returns a step of `seconds` with the number, label and timestamp of its line. A timestamp
+    stands in the first characters."""
     return Step.printed(
         printed.line,
         printed.line.text[:200],

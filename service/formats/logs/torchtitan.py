@@ -42,9 +42,9 @@ def _read(line: Line, before: str, after: str, findings: Findings) -> None:
             findings.add_unread(line, "it has no tps or wps, or it is cut off")
         return
     index = int(begin.group(1))
-    tokens_per_s = _number(rate)
+    tokens_per_s = _without_commas(rate)
     tflops = _TFLOPS.search(after)
-    flops = _number(tflops) * 1e12 if tflops else 0.0
+    flops = _without_commas(tflops) * 1e12 if tflops else 0.0
     findings.history.add(
         Step(
             number=index,
@@ -63,6 +63,6 @@ def _read(line: Line, before: str, after: str, findings: Findings) -> None:
         findings.update_peak("reserved", float(memory.group(1)) / per_gib)
 
 
-def _number(match: re.Match[str]) -> float:
+def _without_commas(match: re.Match[str]) -> float:
     """Returns a printed number without the commas between its digits: 5432.0 for "5,432"."""
     return float(match.group(1).replace(",", ""))

@@ -1,4 +1,4 @@
-"""Sums of whole numbers, as $(( )) has them."""
+"""Evaluates the arithmetic of whole numbers that launch scripts have in $(( )), such as 8 * 2."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def _evaluated(node: ast.expr) -> int:
         values = [_evaluated(value) != 0 for value in node.values]
         return int(all(values) if isinstance(node.op, ast.And) else any(values))
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        return _operated(type(node.ops[0]), node.left, node.comparators[0])
+        return _operation_value(type(node.ops[0]), node.left, node.comparators[0])
     if isinstance(node, ast.BinOp):
-        return _operated(type(node.op), node.left, node.right)
+        return _operation_value(type(node.op), node.left, node.right)
     raise ValueError(node)
 
 
-def _operated(kind: type[ast.AST], left: ast.expr, right: ast.expr) -> int:
+def _operation_value(kind: type[ast.AST], left: ast.expr, right: ast.expr) -> int:
     """Returns the value of a binary operation or a comparison, which is 0 or 1. Raises
     ValueError for an operator that shells do not have, and for too large a value."""
     if kind not in _OPERATIONS:

@@ -1,4 +1,5 @@
-"""Branches and loops of a text, followed as far as the text decides them.
+"""Follows the branches and loops of a launch script (the *text*) as far as it decides them. Nothing
+is run: the purpose is to learn with which values the script starts the training.
 
 A branch is *undecided* where its test depends on a value that the text does not give. It is then
 followed with variables of its own. What it sets is *in doubt* afterwards: the answer names the
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
-from service.formats.shell.clauses import case_parts, clause, is_test, variable_found_unset
+from service.formats.shell.clauses import case_parts, is_test, tests_and_body, variable_found_unset
 from service.formats.shell.commands import Finished
 from service.formats.shell.conditions import Truth
 from service.formats.shell.faults import undefined_variables
@@ -42,10 +43,10 @@ class Branches:
         """Follows the first branch of an `if` whose test is true. Where the text does not decide
         a test, every branch that may run is followed, and what they set is in doubt."""
         reader = self.reader
-        clauses: list[tuple[list[Node] | None, list[Node]]] = [clause(node)]
+        clauses: list[tuple[list[Node] | None, list[Node]]] = [tests_and_body(node)]
         for child in node.children:
             if child.type == "elif_clause":
-                clauses.append(clause(child))
+                clauses.append(tests_and_body(child))
             elif child.type == "else_clause":
                 clauses.append((None, child.children[1:]))  # which has no test
         branches: list[Variables] = []
@@ -81,6 +82,7 @@ class Branches:
             reader.variables = outside
         if default is not None and default in inside.values:
             # Nothing else in the text sets the variable, so it has its default behind the branch.
+            # Where defaults are not taken, "$TP" says that it is unknown.
             value = inside.values[default]
             words = value.words if reader.takes_defaults else (f"${default}",)
             outside.values[default] = Value(words, value.is_array, value.doubts)
@@ -112,9 +114,10 @@ class Branches:
         operators = [child.type for child in node.children if child.type in ("&&", "||")]
         operator = operators[0] if operators else "&&"
         # `cd x && python train.py`: a script is written for commands that succeed.
-        if truth is None and not is_test(reader.tree, left):
-            truth = True if operator == "&&" else None
+        if truth is None and operator == "&&" and not is_test(reader.tree, left):
+            truth = True
         if truth is None:
+            # [ -z "$TP" ] && TP=4 gives a default.
             default = self._default_of([left]) if operator == "&&" else None
             self._merge([self._branch([right], default)], one_ran=False)
             return None
@@ -142,7 +145,7 @@ class Branches:
             patterns, body = case_parts(item)
             truths = [self._matches(text, pattern) if is_known else None for pattern in patterns]
             takes_all = any(reader.tree.text(pattern) == "*" for pattern in patterns)
-            if True in truths and not branches:
+            if True in truths and not branches:  # no earlier branch can have run in its place
                 return reader.run(body)
             if takes_all or True in truths or None in truths:
                 branches.append(self._branch(body))
@@ -197,7 +200,8 @@ class Branches:
 
     def follow_while(self, node: Node) -> Truth:
         """Follows a loop over the script's arguments, `while [ $# -gt 0 ]`, until there are none
-        left. It follows the body of any other loop once, and what that sets is in doubt."""
+        left. It follows the body of any other loop once, and what that sets is in doubt. Returns
+        None: whether a loop succeeds is not known."""
         body = node.child_by_field_name("body")
         tests = node.children_by_field_name("condition")
         is_until = node.children[0].type == "until"
@@ -217,7 +221,8 @@ class Branches:
         return None
 
     def follow_counted(self, node: Node) -> Truth:
-        """Follows the body of `for ((i=0; i<8; i++))` once; what it sets is in doubt."""
+        """Follows the body of `for ((i=0; i<8; i++))` once; what it sets is in doubt. Returns None:
+        whether the loop succeeds is not known."""
         body = node.child_by_field_name("body")
         if body is not None:
             self._merge([self._branch(body.children)], one_ran=False)

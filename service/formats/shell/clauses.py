@@ -1,4 +1,4 @@
-"""The parts of branches: tests, bodies and patterns."""
+"""Takes the branches of a shell script apart: tests and bodies of `if`, patterns of `case`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FINDS_UNSET = re.compile(
 )
 
 
-def clause(node: Node) -> tuple[list[Node], list[Node]]:
+def tests_and_body(node: Node) -> tuple[list[Node], list[Node]]:
     """Returns the tests and the body of `if tests; then body`, or of an `elif`."""
     tests: list[Node] = []
     body: list[Node] = []

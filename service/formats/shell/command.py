@@ -20,7 +20,7 @@ from service.formats.shell.faults import Undefined, invalid_launch
 from service.formats.shell.files import NO_FILES, LaunchFiles
 from service.formats.shell.headers import Header, header_of
 from service.formats.shell.hostfile import hosts_of
-from service.formats.shell.programs import base_name, likelihood, program_at, without_words_of_node
+from service.formats.shell.programs import base_name, likelihood, program_at, without_node_words
 from service.formats.shell.ranks import ranks_of, scheduler_variables
 from service.formats.shell.reading import ARGUMENTS, read_script
 from service.formats.shell.script import Script, Statement
@@ -77,9 +77,9 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
     """Returns the training command of a text, with its words, program, environment and ranks.
     Raises Invalid where the text has several different ones, a quote that is not closed, or
     options that contradict each other on nodes, GPUs or ranks."""
-    words = _json_words(text) or _overrides(text)
+    words = _json_words(text) or _overrides_only(text)
     if words:
-        words = tuple(_with_variables(word, files.environment) for word in words)
+        words = tuple(_with_kubernetes_variables(word, files.environment) for word in words)
         return Command(words=words, program=None, files=files, environment=files.environment)
     script, header = _script_and_header(text, files)
     training = _training_statement(script)
@@ -92,7 +92,7 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
         ranks = replace(ranks, nnodes=hosts.count, per_node=None, total=hosts.num_ranks)
     index = len(before)
     has_program = index < len(training.words) and not training.words[index].startswith("-")
-    program = _program(training.words, index) if has_program else None
+    program = _program_name(training.words, index) if has_program else None
     behind = training.words[index + has_program :]
     # torchx separates the program's arguments from its own by a "--".
     if "torchx" in map(base_name, before) and behind[:1] == ("--",):
@@ -121,9 +121,9 @@ def files_of(text: str, files: LaunchFiles = NO_FILES) -> LaunchFiles:
     return files.with_written(read_script(text, variables={}, files=files).written)
 
 
-def explained(fault: Undefined, text: str, files: LaunchFiles) -> Undefined:
-    """Returns a fault about an undefined variable with the line that uses it, and with the
-    reason why its value is not known."""
+def with_reason(fault: Undefined, text: str, files: LaunchFiles) -> Undefined:
+    """Returns the error about an undefined variable with two things added: the line that uses the
+    variable, and the reason why its value is not known."""
     name = fault.variable
     uses = rf"\$\{{?[#!]?{re.escape(name)}\b" if name.isidentifier() else re.escape(name)
     lines = [number for number, line in enumerate(text.splitlines(), 1) if re.search(uses, line)]
@@ -134,13 +134,13 @@ def explained(fault: Undefined, text: str, files: LaunchFiles) -> Undefined:
         return fault
     value = script.values.get(name)
     reasons = [used, value.reason if value else ""]
-    if value and value.reason and re.search(r"\$\{?[1-9]", text):
+    if value and value.reason and re.search(r"\$\{?[1-9]", text):  # it uses $1 or ${2:-8}
         reasons.append("the script has arguments: send the command that starts it, with them")
     if value is None and script.unsent_sources:
         source, line = script.unsent_sources[0]
         reasons.append(f"line {line} reads {source}, which was not sent in launch.files")
     why = "; ".join(filter(None, reasons))
-    return fault.explained(why) if why else fault
+    return fault.with_reason(why) if why else fault
 
 
 def _script_and_header(text: str, files: LaunchFiles) -> tuple[Script, Header]:
@@ -161,7 +161,8 @@ def _without_defaults(
     text: str, files: LaunchFiles, header: Header, before: Sequence[str]
 ) -> Sequence[str]:
     """Returns the words in front of the program, with values that come only from defaults left
-    unknown: in --nnodes=${NNODES:-8} the 8 holds only where nothing sets the variable."""
+    unknown: in --nnodes=${NNODES:-8} the 8 holds only where nothing sets the variable, and says
+    nothing certain of the job's nodes."""
     if "${" not in text and "-z" not in text:  # one of these begins every default
         return before
     script = read_script(text, scheduler_variables(header), files, takes_defaults=False)
@@ -172,15 +173,15 @@ def _without_defaults(
     return words[: program_at(words) or 0]
 
 
-def _program(words: Sequence[str], index: int) -> str:
+def _program_name(words: Sequence[str], index: int) -> str:
     """Returns the program at `index` of the words, "train.py"; with its subcommand for a tool
     that has some, "axolotl train"."""
     program = words[index]
-    before = words[index - 1] if index else "--module"  # the first word is no subcommand either
-    is_subcommand = before not in ("-m", "--module") and "." not in program
-    if is_subcommand and not program.startswith("$"):
-        return f"{base_name(before)} {program}"
-    return program
+    if index == 0 or words[index - 1] in ("-m", "--module"):
+        return program
+    # Files and modules have a dot in their names. What a variable holds is not known.
+    is_subcommand = "." not in program and not program.startswith("$")
+    return f"{base_name(words[index - 1])} {program}" if is_subcommand else program
 
 
 def _json_words(text: str) -> tuple[str, ...] | None:
@@ -197,9 +198,9 @@ def _json_words(text: str) -> tuple[str, ...] | None:
     return tuple(map(str, listed))
 
 
-def _overrides(text: str) -> tuple[str, ...] | None:
-    """Returns the words of a text that has only key=value pairs, which a shell would take for
-    variables; None for any other text."""
+def _overrides_only(text: str) -> tuple[str, ...] | None:
+    """Returns the words of a text that has only key=value pairs, such as "model.tp=2 pp=4", which
+    a shell would take for variables; None for any other text."""
     if not _BEGINS_OVERRIDES.match(text):
         return None
     try:
@@ -235,7 +236,7 @@ def _most_likely(statements: list[Statement]) -> Statement:
     most = max(likelihood(statement.words) for statement in statements)
     likely = [statement for statement in statements if likelihood(statement.words) == most]
     # A script may start the same command once for each node.
-    distinct = {without_words_of_node(statement.words): statement for statement in likely}
+    distinct = {without_node_words(statement.words): statement for statement in likely}
     if len(distinct) > 1 and most >= 0:  # below 0 all are named for something else than training
         programs = {
             statement.words[program_at(statement.words) or 0] for statement in distinct.values()
@@ -248,7 +249,7 @@ def _most_likely(statements: list[Statement]) -> Statement:
     return likely[-1]
 
 
-def _with_variables(word: str, environment: Mapping[str, str]) -> str:
+def _with_kubernetes_variables(word: str, environment: Mapping[str, str]) -> str:
     """Returns a word with references as Kubernetes writes them, $(TP), replaced by the request's
     variables."""
     return re.sub(r"\$\((\w+)\)", lambda match: environment.get(match[1], match[0]), word)

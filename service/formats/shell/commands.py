@@ -1,5 +1,5 @@
-"""Simple commands of a text: those of the shell itself, those that write files, and those that
-start others.
+"""Interprets the simple commands of a launch script (the *text*): those of the shell itself, those
+that write files, and those that start others, among which is the training.
 
 Nothing is run. Files that a command would write are kept in memory, as the *written* files of the
 script, where later commands find them.
@@ -22,7 +22,7 @@ from service.formats.shell.programs import (
     base_name,
     program_at,
     shell_file_at,
-    wrapped,
+    wrapped_shell_text,
 )
 from service.formats.shell.script import Statement
 from service.formats.shell.syntax import line_of
@@ -79,27 +79,27 @@ class Commands:
         succeeds; None where that is not known."""
         body = node.child_by_field_name("body")
         text: str | None = None
-        outputs: list[tuple[str, bool]] = []
+        outputs: list[tuple[str, bool]] = []  # (file, whether the output is appended to it)
         arguments: list[str] = []
         behind: list[Node] = []  # what stands on the line of the heredoc, behind its mark
         for child in node.children:
             if child.type == "file_redirect":
-                outputs += self._output(child)
+                outputs += self._output_file(child)
                 arguments += self._arguments_behind(child)
             elif child.type == "heredoc_redirect":
                 text = self._heredoc(child)
                 for inner in child.children:
                     if inner.type == "file_redirect":
-                        outputs += self._output(inner)
+                        outputs += self._output_file(inner)
                     elif inner.is_named and not inner.type.startswith("heredoc"):
                         behind.append(inner)
         if any(node.type == "pipeline" for node in behind):
             outputs.append(("/dev/null", False))  # the next command gets the text, not this one
-        truth = self._with_input(body, _Streams(text, tuple(outputs)), arguments)
-        self._follow_behind(behind, text)
+        truth = self._run_body(body, _Streams(text, tuple(outputs)), arguments)
+        self._follow_behind_mark(behind, text)
         return truth
 
-    def _with_input(self, body: Node | None, streams: _Streams, arguments: list[str]) -> Truth:
+    def _run_body(self, body: Node | None, streams: _Streams, arguments: list[str]) -> Truth:
         """Interprets a command with this input and these output files; in a pipeline the last
         command gets them. `arguments` are words that follow its own."""
         if body is None:
@@ -109,11 +109,11 @@ class Commands:
         if body.type == "pipeline":
             *others, last = [child for child in body.children if child.is_named]
             self.reader.run(others)
-            self._with_input(last, streams, arguments)
-            return None
+            self._run_body(last, streams, arguments)
+            return None  # whether a pipeline succeeds is not known
         return self.reader.follow(body)
 
-    def _follow_behind(self, nodes: Sequence[Node], text: str | None) -> None:
+    def _follow_behind_mark(self, nodes: Sequence[Node], text: str | None) -> None:
         """Interprets the commands that stand on a heredoc's first line behind its mark, as in `cat
         <<EOF | bash`. `text` is the heredoc, which the next command of a pipeline reads."""
         for node in nodes:
@@ -124,7 +124,7 @@ class Commands:
                 else:
                     self.reader.follow(child)
 
-    def _output(self, node: Node) -> list[tuple[str, bool]]:
+    def _output_file(self, node: Node) -> list[tuple[str, bool]]:
         """Returns the file that a redirection writes, and whether it appends: [("run.sh",
         False)] for `> run.sh`. Returns an empty list for redirected input."""
         operator = next((child.type for child in node.children if not child.is_named), ">")
@@ -150,7 +150,7 @@ class Commands:
             return ""
         is_quoted = any(quote in self.reader.tree.text(marks[0]) for quote in ("'", '"', "\\"))
         text = self.reader.expansion().heredoc(bodies[0], is_quoted)
-        if any(child.type == "<<-" for child in node.children):
+        if any(child.type == "<<-" for child in node.children):  # which takes tabs off each line
             text = re.sub(r"^\t+", "", text, flags=re.MULTILINE)
         return text
 
@@ -165,7 +165,7 @@ class Commands:
             is_device = name.startswith("/dev/") and name != _STDIN
             if is_device or len(text) + len(name) > _MOST_WRITTEN:
                 continue
-            self.reader.budget.count(len(text))  # so that loops cannot write without end
+            self.reader.budget.spend(len(text))  # so that loops cannot write without end
             content = text if _SHELL_FILE.search(name) else _BARE_VARIABLE.sub(r'"$\1"', text)
             written[name] = (written.get(name, "") if appends else "") + content
 
@@ -182,7 +182,7 @@ class Commands:
         for child in node.children:
             if child.type == "variable_assignment":
                 name, _, _ = reader.tree.text(child).partition("=")
-                values, _ = expansion.value(child.child_by_field_name("value"))
+                values, _ = expansion.assigned_value(child.child_by_field_name("value"))
                 environment[name] = " ".join(values)
             elif child.type == "herestring_redirect":
                 streams = _Streams("".join(expansion.words(child.children[-1])), streams.outputs)
@@ -192,7 +192,7 @@ class Commands:
                 inner = child.children[0] if child.type == "command_name" else child
                 words += expansion.words(inner)
         words += more
-        while words and words[0] in _TRANSPARENT:
+        while words and words[0] in _TRANSPARENT:  # such as nohup, which only starts the rest
             words = words[1:]
         if not words:
             return None
@@ -207,7 +207,7 @@ class Commands:
         reader = self.reader
         words = [*command.words]
         environment = command.environment
-        # Inside $( ), where `printed` collects the output, such a command changes only spaces.
+        # Behind a pipe in $( ), tr and xargs only change the spaces of what `printed` collects.
         if reader.printed is not None and _RESPACES.fullmatch(" ".join(words)):
             return True
         builtin = _BUILTINS.get(words[0])
@@ -218,24 +218,25 @@ class Commands:
             return reader.run_deeper(tree, [body], arguments=words[1:], is_own_shell=False)
         statements = reader.script.statements
         count = len(statements)
-        if self._runs_text(words, environment, streams):
+        if self._run_inner_script(words, environment, streams):
             # Statements from `count` on come from the script: this command's doubts are theirs.
             statements[count:] = [command.with_doubts_of(inner) for inner in statements[count:]]
             return None
-        if streams.input is not None and not streams.outputs:  # it may name /dev/stdin as a file
+        # The command may name its input as a file, /dev/stdin, which is then found.
+        if streams.input is not None and not streams.outputs:
             self._write(streams.input, _Streams(outputs=((_STDIN, False),)))
         exported: Mapping[str, str] = {**reader.variables.environment(), **environment}
         if statements and statements[-1].environment == exported:
-            exported = statements[-1].environment  # shared by thousands of commands
+            exported = statements[-1].environment  # thousands of commands may share one object
         statements.append(replace(command, words=(*reader.before, *words), environment=exported))
         return None
 
-    def _runs_text(
+    def _run_inner_script(
         self, words: list[str], environment: Mapping[str, str], streams: _Streams
     ) -> bool:
         """Interprets the shell script that a command runs, from one of its words (`sh -c`), a file
         or its input. Returns False where it runs none."""
-        inner = wrapped(words)
+        inner = wrapped_shell_text(words)
         if inner is None:
             inner = self._shell_file(words) or self._shell_input(words, streams)
             if inner is None:
@@ -263,16 +264,16 @@ class Commands:
     def _shell_input(self, words: Sequence[str], streams: _Streams) -> Wrapped | None:
         """Returns the script that a command reads from its input, as `sbatch <<EOF` does; None
         where it reads none."""
-        is_input = shell_file_at(words) is None and self._reads_shell(words)
+        is_input = shell_file_at(words) is None and self._reads_script_from_input(words)
         if streams.input is None or not is_input:
             return None
         return Wrapped(_without_shell(words), streams.input)
 
-    def _reads_shell(self, words: Sequence[str]) -> bool:
+    def _reads_script_from_input(self, words: Sequence[str]) -> bool:
         """Returns True where a command takes a script from its standard input, as bash, sbatch
         and ssh do."""
         if program_at(words) is not None:
-            return False
+            return False  # the input is that of the program
         # A shell reads its input where its own name is the last word: `srun bash`.
         plain = [word for word in words if not word.startswith("-")] or [words[0]]
         return base_name(plain[-1]) in _READS_STDIN or base_name(words[0]) in (*_SUBMITS, "ssh")
@@ -306,8 +307,8 @@ class Commands:
         return True
 
     def _shift(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        """Interprets `shift N`, which drops the script's first arguments; not in a branch that may
-        not run."""
+        """Interprets `shift N`, which drops the script's first N arguments. In a branch that may
+        not run it changes nothing: arguments cannot be in doubt."""
         arguments = self.reader.variables.values.get("@")
         count = int(words[1]) if len(words) > 1 and re.fullmatch(r"\d{1,4}", words[1]) else 1
         if arguments is not None and arguments.words and not self.reader.undecided:
@@ -315,15 +316,15 @@ class Commands:
         return True
 
     def _getopts(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        """Interprets `getopts`. Returns False, which ends a loop, where the script has no
-        arguments."""
+        """Interprets `getopts`, the test of a loop over arguments. Returns False, which ends the
+        loop, where the script has no arguments; else None, since options are not worked out."""
         arguments = self.reader.variables.values.get("@")
         return False if arguments is not None and not arguments.words else None
 
     def _let(self, words: list[str], streams: _Streams, line: int) -> Truth:
         """Interprets `let N=2*M`, one assignment for each word."""
         for word in words[1:]:
-            self.reader.set_by_sum(word, line)
+            self.reader.set_by_arithmetic(word, line)
         return None
 
     def _read(self, words: list[str], streams: _Streams, line: int) -> Truth:
@@ -332,7 +333,7 @@ class Commands:
         names = [word for word in words[1:] if re.fullmatch(r"[A-Za-z_]\w*", word, re.ASCII)]
         text = streams.input or ""
         is_known = streams.input is not None and "$" not in text
-        parts = text.split(None, max(len(names) - 1, 0))
+        parts = text.split(None, max(len(names) - 1, 0))  # the last variable gets all that is left
         for name, part in zip_longest(names, parts[: len(names)], fillvalue=""):
             if name in self.reader.variables.fixed:  # the request sends its value
                 continue
@@ -343,7 +344,7 @@ class Commands:
 
     def _source(self, words: list[str], streams: _Streams, line: int) -> Truth:
         """Interprets the text of the file that `source` reads, in this shell. A file that was not
-        sent is noted."""
+        sent is noted, and taken to succeed."""
         text = self._text_of(words[1]) if len(words) > 1 else None
         if text is None:
             if len(words) > 1:

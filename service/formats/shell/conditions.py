@@ -1,4 +1,5 @@
-"""Tests of the shell, [ ], [[ ]] and (( )): true, false, or not decided by the text.
+"""Decides the tests [ ], [[ ]] and (( )) of a launch script (the *text*), which is not run: true,
+false, or not decided.
 
 A test is not decided where it depends on a variable that the text does not set, on a file that was
 not sent, or on an assignment that may not have run (a *doubt*).
@@ -45,7 +46,7 @@ def condition(expansion: Expansion, node: Node, has_file: Callable[[str], bool])
     does not decide it, as with a value that is in doubt. `has_file` says which files exist."""
     opener = node.children[0].type
     if opener == "((":
-        value = expansion.sum(expansion.tree.text(node)[2:-2])
+        value = expansion.arithmetic_value(expansion.tree.text(node)[2:-2])
         truth = None if value is None else value != "0"
     else:
         tokens = [token for child in node.children[1:-1] for token in _tokens(expansion, child)]
@@ -91,10 +92,11 @@ class _Parsing:
     ) -> None:
         self.tokens = tokens
         self.has_file = has_file
-        self.is_double = is_double
+        self.is_double = is_double  # of [[ ]], in which = compares with a pattern
         self.position = 0
 
     def parsed(self) -> Truth:
+        """Returns the truth of the whole test; None where it has more than this class reads."""
         truth = self._or()
         return truth if self.position == len(self.tokens) else None
 
@@ -182,4 +184,6 @@ class _Parsing:
         # [[ ]] takes the right side for a pattern unless it is quoted; [ ] never does.
         is_pattern = self.is_double and not right.is_quoted
         is_same = matches(left.text, right.text) if is_pattern else left.text == right.text
-        return None if is_same is None else is_same == (operator != "!=")
+        if is_same is None:
+            return None
+        return not is_same if operator == "!=" else is_same

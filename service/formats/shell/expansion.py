@@ -1,5 +1,5 @@
-"""Words of the shell as a command gets them: quotes taken off, variables and sums put in.
-
+"""Expands the words of a launch script (the *text*) to what a command gets: quotes are taken off,
+variables and arithmetic replaced by their values.
 What the text does not say keeps the name of its variable, `$TP`, for the reader of the value to
 refuse, or the command that would say it, `$(nproc)`: nothing is run. Doubts (assignments that may
 not have run) and defaults (the 4 of ${TP:-4}) of every value that is put in are collected.
@@ -54,9 +54,9 @@ class Budget:
     steps: int = 0
     """Statements that were interpreted."""
 
-    def count(self, length: int) -> None:
-        """Counts characters that variables were replaced by. Raises Invalid where there are too
-        many."""
+    def spend(self, length: int) -> None:
+        """Takes characters that variables were replaced by from the budget. Raises Invalid where it
+        is used up."""
         self.expanded += length
         if self.expanded > _MAX_EXPANDED:
             rule = f"its variables hold more than {_MAX_EXPANDED} characters: write them out"
@@ -111,7 +111,7 @@ class Expansion:
         """Returns a word of the text with variables replaced, without splitting it at spaces."""
         return "".join(piece.text for piece in self._pieces(node))
 
-    def value(self, node: Node | None) -> tuple[tuple[str, ...], bool]:
+    def assigned_value(self, node: Node | None) -> tuple[tuple[str, ...], bool]:
         """Returns the words of an assigned value, and True where it is an array: (("a", "b"),
         True) for (a b)."""
         if node is None:
@@ -145,7 +145,7 @@ class Expansion:
         value = match and self._value_of(match["array"] or match["arguments"])
         if match is None or value is None:
             return None
-        if not is_quoted:
+        if not is_quoted:  # a shell then splits the elements themselves at spaces
             return " ".join(value.words).split()
         is_joined = "*" in (match["elements"], match["arguments"])
         return [value.text] if is_joined else list(value.words)
@@ -179,7 +179,7 @@ class Expansion:
 
     def _string(self, node: Node) -> Iterator[_Piece]:
         """Yields the parts of a text in double quotes, none of which is split at spaces."""
-        if node.type == "translated_string":
+        if node.type == "translated_string":  # $"text", of which the last child is "text"
             node = node.children[-1]
         for piece in self._pieces_between(
             node.children[1:-1], node.start_byte + 1, node.end_byte - 1, escapes='$`"\\'
@@ -214,7 +214,8 @@ class Expansion:
         value become those of the words being expanded."""
         value = self.variables.values.get(name)
         if value is not None:
-            self.budget.count(sum(len(word) + 1 for word in value.words))
+            # Refuses texts whose variables grow without end, as X=$X$X does in a loop.
+            self.budget.spend(sum(len(word) + 1 for word in value.words))
             self.doubts.update(dict.fromkeys(value.doubts))
             self.defaults.update(dict.fromkeys(value.defaults))
         return value
@@ -226,7 +227,7 @@ class Expansion:
         is_sum = text.startswith("$((") and text.endswith("))")
         if node.type == "arithmetic_expansion" or is_sum:
             expression = text[3:-2] if is_sum else text[2:-1]
-            return self.sum(expression) or f"$(({self._with_numbers(expression)}))"
+            return self.arithmetic_value(expression) or f"$(({self._with_numbers(expression)}))"
         if node.type == "command_substitution":
             output = self.output(text[2:-1] if text[0] == "$" else text[1:-1])
             return text if output is None else output.rstrip("\n")
@@ -234,10 +235,10 @@ class Expansion:
             name = text[1:]
             value = self._value_of(name)
             return value.first if value is not None else f"${name}"
-        value_in_braces = self._braced(node)
+        value_in_braces = self._value_in_braces(node)
         return text if value_in_braces is None else value_in_braces
 
-    def _braced(self, node: Node) -> str | None:
+    def _value_in_braces(self, node: Node) -> str | None:
         """Returns the value of ${NAME}, ${NAME[2]}, ${#NAME}, ${!NAME} or ${NAME:-default}, or
         "$NAME" where nothing sets it; None where what is done to it is not known."""
         target = next((child for child in node.children if child.type in _NAMES), None)
@@ -245,7 +246,7 @@ class Expansion:
             return None
         index = None
         if target.type == "subscript":
-            index = self._index(self.tree.text(target).partition("[")[2].rstrip("]"))
+            index = self._expanded_index(self.tree.text(target).partition("[")[2].rstrip("]"))
             target = target.children[0]
         name = self.tree.text(target)
         operators = [
@@ -264,20 +265,20 @@ class Expansion:
             return f"${name}" if text is None else text
         return self._with_operator(name, text, behind, node)
 
-    def _index(self, text: str) -> str:
+    def _expanded_index(self, text: str) -> str:
         """Returns the index or key of an array's element with variables replaced: "3" for I+1
         where I is 2."""
         if text in ("@", "*"):
             return text
 
-        def known_value(match: re.Match[str]) -> str:
+        def value_or_reference(match: re.Match[str]) -> str:
             value = self._value_of(match[1])
             return f"${match[1]}" if value is None else value.first
 
-        number = self.sum(text)
+        number = self.arithmetic_value(text)
         if number is not None:
             return number
-        return re.sub(r"\$\{?(\w+)\}?", known_value, text.strip("'\""), flags=re.ASCII)
+        return re.sub(r"\$\{?(\w+)\}?", value_or_reference, text.strip("'\""), flags=re.ASCII)
 
     def _length_or_target(
         self, operator: str, value: Value | None, index: str | None
@@ -285,7 +286,7 @@ class Expansion:
         """Returns the length for ${#X} (`operator` "#"), or the value of the variable that X
         names for ${!X}; None where that is not known."""
         if value is None or (operator == "!" and index is not None):
-            return None
+            return None  # ${!X[@]} asks for the indices of an array, which are not kept
         if operator == "!":
             target = self._value_of(value.text)
             return None if target is None else target.text
@@ -316,9 +317,9 @@ class Expansion:
         # Part of the value is unknown, so that nothing can be cut from it or replaced in it.
         if "$" in text or operator in _DEMANDS:
             return text
-        self.budget.count(len(text))
+        self.budget.spend(len(text))
         if operator in _CUTS:  # ${NAME%pattern}
-            self.budget.count(patterns.MAX_CHARACTERS)  # a cut takes as long as so many
+            self.budget.spend(patterns.MAX_CHARACTERS)  # a slow pattern takes as long as so many
             return patterns.cut(text, argument(end), operator)
         if operator in _REPLACES:  # ${NAME/pattern/words}
             if len(behind) == 1:
@@ -327,7 +328,7 @@ class Expansion:
             instead = self._argument(node.children, behind[1].end_byte, end)
             return patterns.replaced(text, pattern, instead, operator)
         if operator == ":":  # ${NAME:2:3}
-            return _part(text, argument(end))
+            return _substring(text, argument(end))
         return _CASES[operator](text) if operator in _CASES else None
 
     def _argument(self, nodes: list[Node], start: int, end: int) -> str:
@@ -345,7 +346,7 @@ class Expansion:
                 self.variables.values[name] = Value((default,), defaults=(note,))
         return default
 
-    def sum(self, expression: str) -> str | None:
+    def arithmetic_value(self, expression: str) -> str | None:
         """Returns the value of an arithmetic expression of whole numbers, as text; None where
         part of it is not known."""
         number = value_of(self._with_numbers(expression))
@@ -355,7 +356,7 @@ class Expansion:
         """Returns an arithmetic expression with known variables replaced by their numbers:
         "8*GPUS" for NODES*GPUS, where only NODES is known, as 8."""
 
-        def known_value(match: re.Match[str]) -> str:
+        def number_or_name(match: re.Match[str]) -> str:
             value = self._value_of(match[1])
             text = value.first if value is not None else ""
             if re.fullmatch(r"-?\d{1,12}", text):
@@ -366,10 +367,11 @@ class Expansion:
             return f"({unknown_sum[1]})" if unknown_sum else match[1]
 
         without_braces = re.sub(r"\$\{(\w+)(?::?-(\d+))?\}", self._name_or_default, expression)
-        return _IN_SUM.sub(known_value, without_braces)
+        return _IN_SUM.sub(number_or_name, without_braces)
 
     def _name_or_default(self, match: re.Match[str]) -> str:
-        """Returns the name in ${NAME}, or 8 for ${NAME:-8} where nothing sets NAME."""
+        """Returns the name in ${NAME}, which stands in arithmetic without its $; or 8 for
+        ${NAME:-8} where nothing sets NAME."""
         value = self.variables.values.get(match[1])
         if value is None and match[2] is not None and self.takes_defaults:
             return match[2]
@@ -423,7 +425,7 @@ def _is_set(text: str | None, operator: str) -> bool:
     return bool(text) if operator[0] == ":" else text is not None
 
 
-def _part(text: str, bounds: str) -> str | None:
+def _substring(text: str, bounds: str) -> str | None:
     """Returns a part of a text, as ${NAME:2:3} does by the bounds "2:3"; None where the bounds
     are not known."""
     start, _, length = bounds.partition(":")

@@ -1,4 +1,4 @@
-"""Faults of a shell text, and of values in it that nobody can know.
+"""Faults of a launch script or command line (the *text*), and of values in it that nobody can know.
 
 A value is *undefined* where a variable is left in it that the text does not set, such as $TP, or a
 command in $( ), since no command is run.
@@ -35,7 +35,7 @@ class Undefined(Invalid):
         super().__init__(PATH, value, rule)
         self.variable = variable
 
-    def explained(self, why: str) -> Undefined:
+    def with_reason(self, why: str) -> Undefined:
         """Returns the same fault with the reason why nobody can know the value."""
         return Undefined(self.variable, str(self.value), f"{self.rule} ({why})")
 

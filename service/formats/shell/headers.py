@@ -80,7 +80,7 @@ def options(words: Iterable[str]) -> dict[str, str]:
         option, has_value, value = word.lstrip("-").partition("=")
         is_short = not word.startswith("--")
         if is_short and not has_value and re.fullmatch(r"[NnG]\S*\d", option):
-            option, has_value, value = option[0], "=", option[1:]  # as in -N8
+            option, has_value, value = option[0], "=", option[1:]  # -N8 is -N with the value 8
         values[option] = value
         name = None if has_value else option
     return values
@@ -102,7 +102,7 @@ def _overridden(first: Header, second: Header) -> Header:
 def _header_of_text(text: str) -> Header:
     """Returns the options of the #SBATCH lines of a text, or else of its first #PBS line that
     asks for nodes."""
-    components = [options(words) for words in _components(text)]
+    components = [options(words) for words in _words_of_components(text)]
     if any(components):
         return Header(options=components[0], others=tuple(components[1:]))
     for line in text.splitlines():
@@ -112,7 +112,7 @@ def _header_of_text(text: str) -> Header:
     return Header()
 
 
-def _components(text: str) -> Iterator[list[str]]:
+def _words_of_components(text: str) -> Iterator[list[str]]:
     """Yields the words of the #SBATCH lines of each component of a job; a line `hetjob` begins
     the next one."""
     words: list[str] = []
@@ -138,7 +138,7 @@ def _header_of_pbs_line(line: str) -> Header | None:
     selected = _SELECTED.search(line)
     if selected is None or "-l" not in line:
         return None
-    chunks = [_chunk(chunk) for chunk in selected[1].partition(",")[0].split("+")]
+    chunks = [_chunk_options(chunk) for chunk in selected[1].partition(",")[0].split("+")]
     written = f"{_PBS} -l {selected[0]}"
     return Header(
         name=_PBS,
@@ -148,7 +148,7 @@ def _header_of_pbs_line(line: str) -> Header | None:
     )
 
 
-def _chunk(text: str) -> dict[str, str]:
+def _chunk_options(text: str) -> dict[str, str]:
     """Returns the options of one chunk of PBS under Slurm's names: {"nodes": "4",
     "gpus-per-node": "8"} for 4:ncpus=64:ngpus=8."""
     count, *parts = text.split(":")
@@ -161,7 +161,7 @@ def _chunk(text: str) -> dict[str, str]:
             values[option] = pairs[name]
     chip = next((pairs[name] for name in _CHIPS_OF_CHUNK if name in pairs), None)
     if chip and "gpus-per-node" in values:
-        values["gpus-per-node"] = f"{chip}:{values['gpus-per-node']}"
+        values["gpus-per-node"] = f"{chip}:{values['gpus-per-node']}"  # "a100:8", as Slurm has it
     return values
 
 
@@ -176,6 +176,7 @@ def _with_grants(header: Header, environment: Mapping[str, str]) -> Header:
         if variable is None:
             continue
         granted = environment[variable]
+        # The script may ask by another name of the option, which must not count beside the grant.
         requests = [options.pop(name, None) for name in _OTHER_NAMES[option]]
         requested = options.get(option) or next(filter(None, requests), None)
         # A request may name the chip in front of its count, as in h100:8.

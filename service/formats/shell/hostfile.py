@@ -60,7 +60,7 @@ def _ranks_by_host(slots: Mapping[str, int], flags: Mapping[str, str]) -> dict[s
         if host in ranks:
             ranks[host] = max(ranks[host] - len(devices), 0) if devices else 0
     hosts = [host for host, count in ranks.items() if count]
-    hosts = hosts[: _count(flags.get("num_nodes", ""))]
+    hosts = hosts[: _count(flags.get("num_nodes", ""))]  # all, where that is None
     num_gpus = _count(flags.get("num_gpus", ""))
     return {host: ranks[host] if num_gpus is None else num_gpus for host in hosts}
 

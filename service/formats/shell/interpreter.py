@@ -1,5 +1,5 @@
-"""Goes through the syntax tree of a text in the order in which a shell would, and runs nothing.
-
+"""Goes through a launch script (the *text*) in the order in which a shell would, and runs nothing:
+the purpose is to learn which commands it starts, the training among them, and with which values.
 Variables are set, functions called, branches and loops followed as far as the text decides them.
 A branch that it does not decide is followed too, and what it sets is *in doubt* afterwards: each of
 its assignments is kept as a `Doubt`, which answers name.
@@ -74,12 +74,12 @@ class Interpreter:
         if self.budget.steps > _MOST_STEPS:
             rule = f"has more than {_MOST_STEPS} commands: send the one that trains"
             raise invalid_launch(None, rule)
-        if node.is_error or node.type == "ERROR":
+        if node.is_error or node.type == "ERROR":  # which may have commands that can be read
             return self.run(node.children)
         follow = _STATEMENTS.get(node.type)
         return follow(self, node) if follow else None
 
-    def _assignments(self, node: Node) -> Truth:
+    def _assign_several(self, node: Node) -> Truth:
         """Interprets several assignments on one line: `A=1 B=2`."""
         for child in node.children:
             if child.type == "variable_assignment":
@@ -95,7 +95,7 @@ class Interpreter:
                 self.assign(child)
             if not is_export:
                 continue
-            name = self.tree.text(child).partition("=")[0].removesuffix("+")
+            name = self.tree.text(child).partition("=")[0].removesuffix("+")  # X of X=1 or X+=1
             if child.type in ("variable_assignment", "variable_name", "word"):
                 self.variables.exported.add(name)
         return True
@@ -122,13 +122,13 @@ class Interpreter:
         if name in self.variables.fixed and not builds_on_value:
             return True
         expansion = self.expansion()
-        words, is_array = expansion.value(node.child_by_field_name("value"))
+        words, is_array = expansion.assigned_value(node.child_by_field_name("value"))
         before = self.variables.values.get(name)
         if adds and before is not None:
             # += appends elements to an array, and characters to a text.
             all_words = (*before.words, *words)
             words = all_words if is_array else ("".join(all_words),)
-            self.budget.count(len(words))
+            self.budget.spend(len(words))
             is_array = is_array or before.is_array
         self.set(
             name,
@@ -175,19 +175,20 @@ class Interpreter:
 
     def _arithmetic(self, node: Node) -> Truth:
         """Interprets (( )): an assignment in it, and whether it is true, which means not 0."""
-        self.set_by_sum(self.tree.text(node)[2:-2], line_of(node))
+        self.set_by_arithmetic(self.tree.text(node)[2:-2], line_of(node))
         return condition(self.expansion(), node, self.has_file)
 
-    def set_by_sum(self, text: str, line: int) -> None:
+    def set_by_arithmetic(self, text: str, line: int) -> None:
         """Interprets an assignment in an arithmetic expression: N=2*M, N+=1 or N++. Other texts are
         passed over."""
+        # Groups for N+=1: "N", "+", "1", none. For N++: "N", none, none, "++".
         match = re.fullmatch(r"\s*(\w+)\s*(?:([-+*/%]?)=(?!=)(.*)|(\+\+|--))\s*", text, re.DOTALL)
         if match is None or match[1] in self.variables.fixed:
             return
-        name, operator, right, step = match.groups()  # `step` is ++ or --
+        name, operator, right, step = match.groups()
         operator = step[0] if step else operator
         expression = f"{name}{operator}({right or 1})" if operator else right
-        value = self.expansion().sum(expression)
+        value = self.expansion().arithmetic_value(expression)
         doubt = Doubt(name, text.strip(), line, replaces=True)
         words = (f"${name}" if value is None else value,)
         self.set(name, Value(words), doubt, keeps=bool(operator))
@@ -198,7 +199,7 @@ class Interpreter:
         self.variables = outside.copied()
         try:
             return self.run(node.children)
-        except Finished:
+        except Finished:  # `exit` ends only the subshell
             return None
         finally:
             self.variables = outside
@@ -208,7 +209,7 @@ class Interpreter:
         self.run(node.children)
         return None
 
-    def _function(self, node: Node) -> Truth:
+    def _define_function(self, node: Node) -> Truth:
         """Remembers the body of a function, which is followed where it is called."""
         name = node.child_by_field_name("name")
         body = node.child_by_field_name("body")
@@ -220,7 +221,9 @@ class Interpreter:
 
     def expansion(self) -> Expansion:
         """Returns the expansion of words with the present variables."""
-        return Expansion(self.tree, self.variables, self.budget, self.takes_defaults, self._printed)
+        return Expansion(
+            self.tree, self.variables, self.budget, self.takes_defaults, self._output_of_command
+        )
 
     def set_arguments(self, arguments: Sequence[str]) -> None:
         """Sets the script's arguments: $@, $*, $# and $1 upwards."""
@@ -234,23 +237,23 @@ class Interpreter:
     def has_file(self, name: str) -> bool:
         return name in self.script.written or name in self.files
 
-    def _printed(self, command: str) -> str | None:
+    def _output_of_command(self, command: str) -> str | None:
         """Returns what a command in $( ) prints; None where only running it would tell."""
 
         def look_up(name: str) -> str | None:
             value = self.variables.values.get(name)
             return None if value is None else value.text
 
-        def put_in(text: str) -> str:
-            def put(match: re.Match[str]) -> str:
+        def replace_variables(text: str) -> str:
+            def value_or_reference(match: re.Match[str]) -> str:
                 value = self.variables.values.get(match[1] or match[2])
                 text = match[0] if value is None else value.text
-                self.budget.count(len(text))
+                self.budget.spend(len(text))
                 return text
 
-            return re.sub(r"\$(?:\{(\w+)\}|(\w+))", put, text, flags=re.ASCII)
+            return re.sub(r"\$(?:\{(\w+)\}|(\w+))", value_or_reference, text, flags=re.ASCII)
 
-        output = output_of(command, look_up, put_in)
+        output = output_of(command, look_up, replace_variables)
         return self._output_of_text(command) if output is None else output
 
     def _output_of_text(self, command: str) -> str | None:
@@ -260,11 +263,12 @@ class Interpreter:
         first = command.split(None, 1)[0] if command.strip() else ""
         if first not in self.functions and first not in PRINTS:
             return None
-        self.budget.count(len(command))
+        self.budget.spend(len(command))
         tree = parse(command)
         count = len(self.script.statements)  # those added from here on are removed again
         outside = self.printed
         undecided = self.undecided
+        # The branches around the assignment do not make what the command prints unknown.
         self.printed, self.undecided = [], 0
         try:
             self.run_deeper(tree, tree.root.children, is_own_shell=True)
@@ -280,7 +284,8 @@ class Interpreter:
         """Adds a text to the output of the command in $( ) that is being interpreted; None is
         unknown text."""
         if self.printed is not None:
-            self.budget.count(len(text or ""))
+            self.budget.spend(len(text or ""))
+            # In a branch that may not run, nobody knows whether the text is printed.
             self.printed.append(None if self.undecided else text)
 
     def run_text(
@@ -293,8 +298,9 @@ class Interpreter:
         is_own_shell: bool,
     ) -> Truth:
         """Interprets a text in place of a command: that of `sh -c`, or of a file. `before` are the
-        words in front of the shell, and `arguments` its $1, $2 and so on. With `is_own_shell`
-        its variables do not outlive it."""
+        words in front of the shell, such as `srun -N 4`, which start all of the text's commands.
+        `arguments` are its $1, $2 and so on. With `is_own_shell` its variables do not outlive
+        it."""
         tree = parse(text)
         outside = self.variables
         if environment:
@@ -363,7 +369,7 @@ _STATEMENTS: dict[str, Callable[[Interpreter, Node], Truth]] = {
     "command": lambda self, node: Commands(self).run(node),
     "redirected_statement": lambda self, node: Commands(self).redirected(node),
     "variable_assignment": Interpreter.assign,
-    "variable_assignments": Interpreter._assignments,
+    "variable_assignments": Interpreter._assign_several,
     "declaration_command": Interpreter._declaration,
     "unset_command": Interpreter._unset,
     "if_statement": lambda self, node: Branches(self).follow_if(node),
@@ -378,6 +384,6 @@ _STATEMENTS: dict[str, Callable[[Interpreter, Node], Truth]] = {
     "subshell": Interpreter._subshell,
     "pipeline": Interpreter._pipeline,
     "test_command": lambda self, node: condition(self.expansion(), node, self.has_file),
-    "function_definition": Interpreter._function,
+    "function_definition": Interpreter._define_function,
     "program": lambda self, node: self.run(node.children),
 }

@@ -1,5 +1,5 @@
-"""The output of commands in $( ), for the few whose output is known without running them: counts
-of a job's nodes and GPUs, sums, `echo` and `cut`."""
+"""Works out what commands in the $( ) of a launch script print, for the few of which that is known
+without running them: counts of a job's nodes and GPUs, sums, `echo` and `cut`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _UNIQUE = re.compile(r"\bsort\s+-u\b|\buniq\b")
 
 
 def output_of(
-    command: str, look_up: Callable[[str], str | None], put_in: Callable[[str], str]
+    command: str, look_up: Callable[[str], str | None], replace_variables: Callable[[str], str]
 ) -> str | None:
     """Returns what a command prints; None where only running it would tell.
 
-    `look_up` returns the value of a variable, and `put_in` a text with variables replaced.
+    `look_up` returns the value of a variable, and `replace_variables` a text with their values.
     Commands that count the hosts or GPUs of a job print what its scheduler was asked for.
     """
     if re.fullmatch(r"[A-Z_][A-Z0-9_]*", command):  # as Kubernetes writes a variable
@@ -27,7 +27,7 @@ def output_of(
     count = _count_of_job(command, look_up)
     if count is not None:
         return count
-    words = _words(put_in(command))
+    words = _words(replace_variables(command))
     # A $ that is left belongs to a variable without a known value.
     if not words or "$" in command and any("$" in word for word in words):
         return None
@@ -51,7 +51,7 @@ def _count_of_job(command: str, look_up: Callable[[str], str | None]) -> str | N
         return None
     if any(mark in command for mark in _HOST_LISTS):
         return look_up("SLURM_NNODES")
-    if "PBS_NODEFILE" in command:
+    if "PBS_NODEFILE" in command:  # it lists each node once for each rank
         return look_up("PBS_NUM_NODES" if _UNIQUE.search(command) else "PBS_NP")
     if "nvidia-smi" in command:
         return look_up("SLURM_GPUS_ON_NODE") or look_up("PBS_NGPUS")

@@ -1,4 +1,5 @@
-"""Patterns of the shell: *, ? and sets of characters, with which it cuts and compares words."""
+"""Patterns of the shell: *, ? and sets of characters. A script cuts values by them, ${X%.*}, and
+compares words with them in `case` and [[ ]]."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def replaced(text: str, pattern: str, instead: str, operator: str) -> str | None
     all, with /# one at the start, with /% one at the end. None for a pattern with a star, or with
     a set among other characters."""
     if set(pattern) & set("*?[") or not pattern:
-        return text if not pattern else _with_class_replaced(text, pattern, instead, operator)
+        return text if not pattern else _with_set_replaced(text, pattern, instead, operator)
     if operator == "/#":
         return instead + text.removeprefix(pattern) if text.startswith(pattern) else text
     if operator == "/%":
@@ -69,9 +70,9 @@ def replaced(text: str, pattern: str, instead: str, operator: str) -> str | None
     return text.replace(pattern, instead, -1 if operator == "//" else 1)
 
 
-def _with_class_replaced(text: str, pattern: str, instead: str, operator: str) -> str | None:
-    """Returns a text in which characters of one set, such as [^0-9], or any character (?), are
-    replaced: the first, or all with `operator` //. None for other patterns."""
+def _with_set_replaced(text: str, pattern: str, instead: str, operator: str) -> str | None:
+    """Returns the value of ${X//[^0-9]/-}: `text` with `instead` for each character of one set, or
+    for any character (?). `operator` / replaces only the first. None for other patterns."""
     if not _SET.fullmatch(pattern) or operator not in ("/", "//"):
         return None
     try:

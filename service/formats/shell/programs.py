@@ -1,6 +1,5 @@
-"""Finds the program that a command starts, behind launchers and containers, and whether it
-trains.
-
+"""Finds the program that a command of a launch script starts, behind launchers and containers, and
+whether it trains.
 An *agent* is a launcher, such as torchrun, that runs once on a node and starts all of its ranks. A
 command *wraps* another where it takes that command, or a text of the shell, as its arguments.
 """
@@ -112,14 +111,14 @@ def program_at(words: Sequence[str]) -> int | None:
             return None
         elif following in _TRAINERS.get(name, ()):
             return index + 1
-        elif _wraps(words, index) or name in _STARTS_TEXTS:  # the program is behind this word
+        elif _is_wrapper_script(words, index) or name in _STARTS_TEXTS:  # the program is behind it
             starts_program = True
         elif _PROGRAM.fullmatch(word) or (starts_program and _NAMED_PROGRAM.fullmatch(word)):
             return index
     return None
 
 
-def _wraps(words: Sequence[str], index: int) -> bool:
+def _is_wrapper_script(words: Sequence[str], index: int) -> bool:
     """Returns True where the word at `index` is a script that runs the words behind it, as
     `./wrap.sh python train.py` does."""
     if not words[index].endswith(".sh") or index + 1 == len(words):
@@ -128,13 +127,13 @@ def _wraps(words: Sequence[str], index: int) -> bool:
     return _PYTHON.fullmatch(name) is not None or name in LAUNCHERS or name.endswith(".py")
 
 
-def wrapped(words: Sequence[str]) -> Wrapped | None:
-    """Returns the shell text that a command has as one of its words, behind `sh -c` or an option
-    of a launcher; None where there is none in front of its program."""
+def wrapped_shell_text(words: Sequence[str]) -> Wrapped | None:
+    """Returns the shell text that a command has as one of its words, behind `sh -c`, `ssh host` or
+    an option of a launcher; None where there is none in front of its program."""
     end = program_at(words)
     for index, word in enumerate(words[:end]):
         if base_name(word) in SHELLS:
-            behind_shell = _behind_shell(words, index)
+            behind_shell = _text_behind_shell(words, index)
             if behind_shell is not None:
                 return behind_shell
         for option in _TEXT_OPTIONS:
@@ -147,7 +146,7 @@ def wrapped(words: Sequence[str]) -> Wrapped | None:
     return None
 
 
-def _behind_shell(words: Sequence[str], index: int) -> Wrapped | None:
+def _text_behind_shell(words: Sequence[str], index: int) -> Wrapped | None:
     """Returns the text behind `-c` of the shell at `index`, with its arguments; None where
     that shell runs a file."""
     for place in range(index + 1, len(words) - 1):
@@ -167,7 +166,7 @@ def shell_file_at(words: Sequence[str]) -> int | None:
     starts_python = index is not None and base_name(words[index]).endswith((".py", ".pyc"))
     for place, word in enumerate(words[: len(words) if index is None else index + 1]):
         # Where a Python program is started, only a script that wraps it runs; others are arguments.
-        if starts_python and not _wraps(words, place):
+        if starts_python and not _is_wrapper_script(words, place):
             continue
         is_script = re.search(r"\.(?:sh|bash|slurm|sbatch|pbs|job|lsf)$", word) is not None
         if is_script and not word.startswith("-"):
@@ -179,9 +178,9 @@ def shell_file_at(words: Sequence[str]) -> int | None:
     return None
 
 
-def without_words_of_node(words: Sequence[str]) -> tuple[str, ...]:
+def without_node_words(words: Sequence[str]) -> tuple[str, ...]:
     """Returns a command without the words that differ between nodes: the host that it is sent
-    to, and the rank of the node."""
+    to, and the rank of the node. Scripts that start one command on each node are known by that."""
     launcher_places = (index for index, word in enumerate(words) if base_name(word) in LAUNCHERS)
     words = words[next(launcher_places, 0) :]
     common: list[str] = []

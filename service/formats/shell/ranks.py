@@ -1,5 +1,5 @@
-"""Counts the nodes, GPUs and ranks of a command, by the options of its launchers and of Slurm.
-
+"""Counts the nodes, GPUs and ranks of the command that starts a training, by the options of its
+launchers and of Slurm. They say on which cluster the job runs.
 Launchers stand in one another, as in `srun … torchrun …`: the innermost overrides those outside.
 An *agent*, such as torchrun, runs once on a node and starts all of its ranks; under it the tasks of
 Slurm are agents, and no ranks.
@@ -75,7 +75,7 @@ class _Launcher:
         """Yields the counts of the options with these names that are given as numbers, in this
         order."""
         for name in names:
-            count = _number(self.options.get(name))
+            count = _positive_integer(self.options.get(name))
             if count:
                 yield _Figure(count, self.shown(name))
 
@@ -149,11 +149,14 @@ def _ranks_of_component(
     options tell."""
     launchers = [_header_as_launcher(header), *_launchers(before)]
     has_agent = any(launcher.name in AGENTS for launcher in launchers)
-    nodes = _nodes(launchers, has_agent=has_agent)
-    tasks = _last(launchers, ("ntasks_per_node",))
-    ranks = None if has_agent else _last(launchers, _RANKS)
+    nodes = _number_of_nodes(launchers, has_agent=has_agent)
+    tasks = _innermost(launchers, ("ntasks_per_node",))
+    ranks = None if has_agent else _innermost(launchers, _RANKS)
     gpus = _gpus_on_node(launchers, nodes, tasks, ranks)
-    per_node = _last(launchers, _OF_AGENT) if has_agent else _ranks_on_node(launchers, tasks, gpus)
+    if has_agent:
+        per_node = _innermost(launchers, _OF_AGENT)
+    else:
+        per_node = _ranks_on_node(launchers, tasks, gpus)
     if per_node is None and not ranks:
         per_node = gpus  # by default each GPU has a rank
     _require_gpus_for(per_node, ranks, nodes, gpus)
@@ -161,20 +164,20 @@ def _ranks_of_component(
     num_per_node = per_node.count if per_node else None
     total = ranks.count if ranks else None
     if total is None and not has_agent:
-        total = _number(environment.get("WORLD_SIZE"))
+        total = _positive_integer(environment.get("WORLD_SIZE"))
     if total is None and num_nodes and num_per_node:
         total = num_nodes * num_per_node
     elif total is None:
-        total = _all_gpus(launchers)  # by default each GPU has a rank
+        total = _total_gpus(launchers)  # by default each GPU has a rank
     if num_per_node is None and total and num_nodes and total % num_nodes == 0:
         num_per_node = total // num_nodes
-    chips = [chip for launcher in launchers if (chip := _chip(launcher))]
+    chips = [chip for launcher in launchers if (chip := _requested_chip(launcher))]
     return Ranks(
         nnodes=num_nodes,
         per_node=num_per_node,
         total=total,
         chip=chips[-1] if chips else None,
-        features=_features(launchers, num_nodes),
+        features=_required_features(launchers, num_nodes),
     )
 
 
@@ -188,7 +191,7 @@ def _gpus_on_node(
     two options differ."""
     figures: list[_Figure] = []
     for launcher in launchers:
-        figures += _gpus(launcher, nodes, tasks, ranks)
+        figures += _gpus_of_node_by_option(launcher, nodes, tasks, ranks)
     return _agreed(figures, "GPUs on a node")
 
 
@@ -199,19 +202,19 @@ def _require_gpus_for(
     if gpus is None:
         return
     if per_node is not None and per_node.count > gpus.count:
-        raise _more_ranks(per_node, "a node", gpus.count, gpus.option)
+        raise _more_ranks_error(per_node, "a node", gpus.count, gpus.option)
     if ranks is not None and nodes is not None and ranks.count > nodes.count * gpus.count:
         options_of_all = f"{nodes.option} and {gpus.option}"
-        raise _more_ranks(ranks, "all nodes", nodes.count * gpus.count, options_of_all)
+        raise _more_ranks_error(ranks, "all nodes", nodes.count * gpus.count, options_of_all)
 
 
 def scheduler_variables(header: Header) -> dict[str, str]:
     """Returns the environment variables that Slurm or PBS sets for a job with these options:
     {"SLURM_NNODES": "4"} for #SBATCH --nodes=4."""
-    script = _header_as_launcher(header)
-    nodes = _last([script], _NODES)
-    tasks = _last([script], ("ntasks_per_node",))
-    gpus = next(_gpus(script, nodes, tasks, ranks=None), None)
+    job = _header_as_launcher(header)
+    nodes = _innermost([job], _NODES)
+    tasks = _innermost([job], ("ntasks_per_node",))
+    gpus = next(_gpus_of_node_by_option(job, nodes, tasks, ranks=None), None)
     known = {
         "SLURM_NNODES": nodes,
         "SLURM_JOB_NUM_NODES": nodes,
@@ -262,7 +265,7 @@ def _launchers(words: Sequence[str]) -> Iterator[_Launcher]:
     yield _Launcher(name, _with_underscores(options(behind)))
 
 
-def _last(launchers: Sequence[_Launcher], names: Iterable[str]) -> _Figure | None:
+def _innermost(launchers: Sequence[_Launcher], names: Iterable[str]) -> _Figure | None:
     """Returns the count that the innermost launcher gives by one of these options, since it
     overrides those outside; None where none gives one."""
     names = tuple(names)
@@ -283,7 +286,7 @@ def _agreed(figures: Sequence[_Figure], what: str) -> _Figure | None:
     return figures[0] if figures else None
 
 
-def _more_ranks(ranks: _Figure, place: str, gpus: int, options: str) -> Invalid:
+def _more_ranks_error(ranks: _Figure, place: str, gpus: int, options: str) -> Invalid:
     """Returns the error for more ranks than GPUs; `options` are those that ask for the GPUs."""
     rule = (
         f"starts {ranks.count} ranks on {place}, and {options} asks for {gpus} GPUs there: write as"
@@ -292,7 +295,7 @@ def _more_ranks(ranks: _Figure, place: str, gpus: int, options: str) -> Invalid:
     return invalid_launch(ranks.option, rule)
 
 
-def _nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None:
+def _number_of_nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None:
     """Returns the number of nodes; None where it is not known. Without an option for nodes it is
     one, if an agent such as torchrun starts the ranks, or a Slurm script asks for no total of
     GPUs or tasks."""
@@ -308,6 +311,7 @@ def _nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None
         launcher.asks_for_gpus and {"gpus", "G"} & launcher.options.keys() for launcher in launchers
     ):
         return None  # Slurm spreads that many GPUs over nodes as it likes
+    # Both torchrun and sbatch default to one node, unless hosts or tasks are listed.
     script = launchers[0].options  # the #SBATCH lines
     has_hosts = any({"hostfile", "H"} & launcher.options.keys() for launcher in launchers)
     is_one = has_agent and not has_hosts
@@ -319,13 +323,13 @@ def _ranks_on_node(
     launchers: Sequence[_Launcher], tasks: _Figure | None, gpus: _Figure | None
 ) -> _Figure | None:
     """Returns the ranks that Slurm or MPI starts on a node. A single task with several GPUs
-    counts as starting one rank for each."""
+    counts as starting one rank for each, as a program does that spawns its own processes."""
     if tasks is not None:
         return gpus if gpus and tasks.count == 1 else tasks
-    return _last([launcher for launcher in launchers if launcher.name in _MPI], _OF_MPI)
+    return _innermost([launcher for launcher in launchers if launcher.name in _MPI], _OF_MPI)
 
 
-def _gpus(
+def _gpus_of_node_by_option(
     launcher: _Launcher, nodes: _Figure | None, tasks: _Figure | None, ranks: _Figure | None
 ) -> Iterator[_Figure]:
     """Yields the number of GPUs of a node by each option of Slurm that gives it. Options that
@@ -336,7 +340,7 @@ def _gpus(
     tasks_on_node = tasks.count if tasks else 0
     if not tasks and ranks and nodes and ranks.count % nodes.count == 0:
         tasks_on_node = ranks.count // nodes.count
-    for name, match in _requests(launcher):
+    for name, match in _gpu_requests(launcher):
         count = int(match["count"] or 1)
         # Options count GPUs by task, by job or by node; 0 stands for an unknown number.
         if name == "gpus_per_task":
@@ -347,25 +351,25 @@ def _gpus(
             yield _Figure(count, launcher.shown(name))
 
 
-def _all_gpus(launchers: Sequence[_Launcher]) -> int | None:
+def _total_gpus(launchers: Sequence[_Launcher]) -> int | None:
     """Returns the total of GPUs that --gpus asks for, which Slurm spreads over nodes as it
     likes; None without it."""
     counts = [
         int(match["count"])
         for launcher in launchers
-        for name, match in _requests(launcher)
+        for name, match in _gpu_requests(launcher)
         if name in ("gpus", "G")
     ]
     return counts[-1] if counts else None
 
 
-def _chip(launcher: _Launcher) -> str | None:
+def _requested_chip(launcher: _Launcher) -> str | None:
     """Returns the name of the chip that a launcher asks for, such as "h100"; None where it names
     none."""
-    return next((match["chip"] for _, match in _requests(launcher) if match["chip"]), None)
+    return next((match["chip"] for _, match in _gpu_requests(launcher) if match["chip"]), None)
 
 
-def _features(launchers: Sequence[_Launcher], num_nodes: int | None) -> tuple[str, ...]:
+def _required_features(launchers: Sequence[_Launcher], num_nodes: int | None) -> tuple[str, ...]:
     """Returns the features that the innermost --constraint requires of every node."""
     constraints: list[str] = []
     for launcher in launchers:
@@ -375,7 +379,7 @@ def _features(launchers: Sequence[_Launcher], num_nodes: int | None) -> tuple[st
     return required_features(constraints[-1], num_nodes) if constraints else ()
 
 
-def _requests(launcher: _Launcher) -> Iterator[tuple[str, re.Match[str]]]:
+def _gpu_requests(launcher: _Launcher) -> Iterator[tuple[str, re.Match[str]]]:
     """Yields Slurm's options that ask for GPUs: the name of each, and the match of its value,
     with groups `chip` and `count` as in h100:8."""
     if not launcher.asks_for_gpus:
@@ -390,9 +394,11 @@ def _requests(launcher: _Launcher) -> Iterator[tuple[str, re.Match[str]]]:
             yield "gres", match
 
 
-def _number(text: str | None) -> int | None:
+def _positive_integer(text: str | None) -> int | None:
     """Returns a whole number from 1 up. A range such as 2-2 or 4:4 with equal ends counts as one
-    number. None for any other text."""
+    number. None for any other text, and for 0."""
     ends = set(re.split(r"[:-]", text or ""))
-    end = ends.pop() if len(ends) == 1 else ""
-    return int(end) or None if _WHOLE.fullmatch(end) else None
+    number = ends.pop() if len(ends) == 1 else ""
+    if not _WHOLE.fullmatch(number):
+        return None
+    return int(number) or None

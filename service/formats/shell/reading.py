@@ -1,5 +1,5 @@
-"""Texts of the shell as the commands that they run: an argument list, a command line, a script.
-
+"""Reads a launch (the *text*: an argument list, a command line or a script) as the commands that it
+would run.
 *Variables* come from three places: the request, which nothing overrides; the scheduler, for a job
 with these options; and the text itself.
 """
@@ -68,15 +68,16 @@ def read_script(
 
 
 def _as_command(text: str) -> str:
-    """Returns an argument list as a shell command. No shell has read such arguments yet, so
-    brackets and bars are escaped, and comments and ends of lines become spaces."""
+    """Returns an argument list, such as "--tp 2 --pp 4", as a shell command, whose program is the
+    placeholder ARGUMENTS. The list was not written for a shell, so brackets and bars are escaped,
+    and comments and ends of lines become spaces."""
 
-    def quoted(match: re.Match[str]) -> str:
-        if match["mark"]:
+    def escaped(match: re.Match[str]) -> str:
+        if match["mark"]:  # one of ()|&;<>
             return f"\\{match['mark']}"
         if match["end"] or match[0].startswith("#"):
             return " "
-        return " " if match[0] == "\\\n" else match[0]
+        return " " if match[0] == "\\\n" else match[0]  # a line that goes on; quotes stay
 
-    written = _PIECE.sub(quoted, text.strip())
+    written = _PIECE.sub(escaped, text.strip())
     return f"{ARGUMENTS} {written}" if written.startswith("-") else written

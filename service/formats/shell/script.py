@@ -1,5 +1,5 @@
-"""A text of the shell, once it is read: the commands that it starts, and the files that it writes.
-A *doubt* is an assignment that may or may not have run, as the text does not decide its branch."""
+"""A launch script, once it is read: the commands that it starts, and the files that it writes. A
+*doubt* is an assignment that may or may not have run, as the text does not decide its branch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of the shell as syntax trees, by the grammar of tree-sitter-bash."""
+"""Parses launch scripts and command lines into syntax trees, by the grammar of tree-sitter-bash."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def parse(text: str) -> Tree:
     if len(text) > MAX_CHARACTERS:
         rule = f"has {len(text)} characters with its variables put in; {MAX_CHARACTERS} at most"
         raise invalid_launch(None, rule)
-    # Lines that end as on Windows do so between quotes too, where no setting has such an end.
+    # Line ends of Windows, \r\n, become \n even within quotes: no setting has a \r in its value.
     data = _ENDS_CONTINUED.sub("\n", text.replace("\r\n", "\n").replace("\0", "")).encode()
     tree = Tree(_root(data), data)
     if tree.root.has_error:
@@ -71,8 +71,9 @@ def _root(data: bytes) -> Node:
     until = time.thread_time() + _MOST_SECONDS
     try:
         if data.count(b"|") > _MOST_BARS:
-            raise ValueError  # as the parser does when the callback below stops it
+            raise ValueError  # of a long pipeline, whose errors would take too much memory
         with _Chunks(data) as chunks:
+            # The parser raises ValueError, too, where the callback stops it.
             tree = Parser(_LANGUAGE).parse(
                 chunks.read, progress_callback=lambda *_: time.thread_time() > until
             )

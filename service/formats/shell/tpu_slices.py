@@ -39,7 +39,7 @@ def slices_of(options: Mapping[str, str]) -> Slices | None:
         return None
     # "v5p-128" counts TensorCores, while a topology such as "4x4x8" counts chips.
     counts = [int(side) for side in match["size"].split("x")]
-    cores = 2 if len(counts) == 1 and chip in _OF_TWO_CORES else 1
+    counted_per_chip = 2 if len(counts) == 1 and chip in _OF_TWO_CORES else 1
     number = options.get("num_slices", "1")
     slices = int(number) if re.fullmatch(r"\d{1,4}", number, re.ASCII) else 1
-    return Slices(chip, math.prod(counts) // cores * slices)
+    return Slices(chip, math.prod(counts) // counted_per_chip * slices)

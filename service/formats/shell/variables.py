@@ -1,5 +1,5 @@
-"""The variables of a shell while a text is read: values, and the doubts about them.
-
+"""The variables of a launch script (the *text*) while it is read, which is not run: their values,
+and the doubts about these.
 A branch is *undecided* where the text does not tell whether it runs. While it is followed, its
 assignments are *pending*; behind it they are *doubts*: assignments that may not have run.
 """
@@ -132,6 +132,7 @@ def _merged(
     if agree:
         return replace(values[0], doubts=doubts, pending=pending_doubts)
     doubts = _distinct([*doubts, *pending_doubts])
+    # The old value is kept where a branch leaves it: the doubts say that another may hold.
     if before is not None and any(value is before for value in values):
         return replace(before, doubts=doubts, pending=pending_doubts)
     # Flags that a branch may add are left out, as if it had not run.

@@ -18,11 +18,11 @@ _AT_MOST_BYTES = 100 * 2**20
 _READERS = """
 import sys
 import service.runtime.processes, service.runtime.text_process
-from service.formats.logs.contents import contents
+from service.formats.logs.contents import read_contents
 from service.formats.tables.nccl_tests_output import read_output
 from service.learning.report_texts import parse_batch
 from service.web.json_text import parse_body
-parse_body(b'{"reports": [{}]}', parse_batch), contents("nothing", None, None)
+parse_body(b'{"reports": [{}]}', parse_batch), read_contents("nothing", None, None)
 print(open("/proc/self/statm").read().split()[1], *sys.modules)
 """
 """Reads one of each kind, and says what was imported, after the pages in memory."""

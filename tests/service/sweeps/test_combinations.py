@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from service.sweeps.combinations import combination, count, question
+from service.sweeps.combinations import combination, count, item_question
 
 REQUEST = {
     "models": ["a", "b"],
@@ -20,7 +20,7 @@ FIELDS = ("model", "cluster", "workload", "stack", "constraints")
 
 def test_items_are_the_product_of_the_lists_in_order() -> None:
     expected = [*product(*(REQUEST[name] for name in LISTS))]
-    asked = [question(REQUEST, position) for position in range(count(REQUEST))]
+    asked = [item_question(REQUEST, position) for position in range(count(REQUEST))]
     assert [tuple(each[field] for field in FIELDS) for each in asked] == expected
     assert all(each["profile"] == REQUEST["profile"] for each in asked)
     assert all((each["tolerance"], each["time_limit_s"]) == (0.1, 5.0) for each in asked)
@@ -29,7 +29,7 @@ def test_items_are_the_product_of_the_lists_in_order() -> None:
 def test_a_cluster_with_a_stack_of_its_own_is_asked_with_that() -> None:
     own = {"preset": "tpu", "stack": "maxtext"}
     request = {**REQUEST, "clusters": [{"preset": "c"}, own], "stacks": ["f"]}
-    asked = [question(request, position) for position in range(count(request))]
+    asked = [item_question(request, position) for position in range(count(request))]
     assert {(each["cluster"]["preset"], each["stack"]) for each in asked} == {
         ("c", "f"),
         ("tpu", "maxtext"),

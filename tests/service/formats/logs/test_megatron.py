@@ -71,4 +71,4 @@ def test_memory_that_forks_print_in_their_steps_is_kept(
     line = megatron(2, 4000.0).replace("| learning rate", f"| {printed} | learning rate")
     reading = logs.read(text([line]))
     assert reading.memory_gib == gib
-    assert reading.used_share == (None if share is None else pytest.approx(share))
+    assert reading.used_memory_share == (None if share is None else pytest.approx(share))

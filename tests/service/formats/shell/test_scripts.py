@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from models.errors import Invalid
-from service.formats.shell.command import Command, explained, split_command
+from service.formats.shell.command import Command, split_command, with_reason
 from service.formats.shell.faults import Undefined, require_defined
 from service.formats.shell.files import LaunchFiles
 
@@ -258,7 +258,7 @@ def test_where_a_value_cannot_be_known_its_line_and_the_cure_are_named() -> None
     text = "if probe; then\n  TP=4\nelse\n  TP=8\nfi\ntorchrun train.py --tp $TP"
     with pytest.raises(Undefined) as refused:
         require_defined("--tp", split_command(text).words[1])
-    rule = explained(refused.value, text, LaunchFiles()).rule
+    rule = with_reason(refused.value, text, LaunchFiles()).rule
     assert 'launch.environment {"TP"' in rule
     assert "line 6" in rule
     assert "line 2, 4" in rule
@@ -269,14 +269,14 @@ def test_a_script_that_has_arguments_asks_for_the_command_that_starts_it() -> No
     for text in (branch, "torchrun train.py --n $1"):
         with pytest.raises(Undefined) as unknown:
             require_defined("--n", split_command(text).words[1])
-        told = explained(unknown.value, text, LaunchFiles())
+        told = with_reason(unknown.value, text, LaunchFiles())
         assert "send the command that starts" in told.rule
 
 
 def test_a_file_of_variables_that_was_not_sent_is_named() -> None:
     with pytest.raises(Undefined) as refused:
         require_defined("--a", split_command(SOURCED).words[1])
-    assert "conf.sh" in explained(refused.value, SOURCED, LaunchFiles()).rule
+    assert "conf.sh" in with_reason(refused.value, SOURCED, LaunchFiles()).rule
     sent = split_command(SOURCED, LaunchFiles({"conf.sh": "A=5"}))
     assert sent.words == ("--a", "5", "--b", "7")
 
