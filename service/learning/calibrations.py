@@ -22,7 +22,7 @@ from service.learning.calibration_input import (
     CalibrationInput,
     read_input,
     read_own_input,
-    rests_on_the_same,
+    has_learnt_the_same,
 )
 from service.learning.drift_flags import changes_of_level
 from service.learning.promotion import compare_on_latest_runs, compare_on_published_runs, judge
@@ -177,8 +177,8 @@ def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVer
     request asks for it. Raises NothingToLearn."""
     with store.reading() as rows:
         inputs = read_own_input(rows, tenant, request)
-        is_known = rests_on_the_same(rows, inputs)
-        slower = None if request.activate else _runs_that_became_slower(rows, inputs)
+        is_known = has_learnt_the_same(rows, inputs)
+        slower = None if request.activate else _latest_slowdown(rows, inputs)
     if not inputs.observations or is_known:
         raise NothingToLearn(len(inputs.unusable), inputs.base.version)
     fitted = _fit(inputs)
@@ -194,7 +194,7 @@ def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVer
     return replace(new_version, keeps_active=slower is not None)
 
 
-def _runs_that_became_slower(rows: Rows, inputs: CalibrationInput) -> str | None:
+def _latest_slowdown(rows: Rows, inputs: CalibrationInput) -> str | None:
     """Returns a sentence on the last lasting slowdown (service.learning.drift) before or among the
     runs to be learnt; None where runs did not become slower."""
     changes = changes_of_level(rows, Profile.from_json(inputs.base.content), only_slower=True)
@@ -206,7 +206,8 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion:
     """Fits a new version of a shared profile and decides whether it is to be activated, without
     storing it. A version that may be activated learns only what several tenants agree on. Raises
     NothingToLearn."""
-    # Reports that are being written have earlier ids: none may appear after the input is read.
+    # A report that is being written has an id from before the cutoff. If it appeared only after the
+    # input is read, it would count as learnt and never be.
     with store.writing() as rows:
         cutoff = rows.arrivals.wait_for_writers()
     with store.reading() as rows:

@@ -152,7 +152,7 @@ def _shifts(levels: _Levels, min_tenants: int, margin: float) -> _Shifts:
     level to the agreed one. Quantities without agreement are left out."""
     shifts: _Shifts = {}
     for (group, quantity), own in levels.items():
-        if group.tenant is None:
+        if group.tenant is None:  # sent without an API key, which needs nobody to agree
             shifts[group, quantity] = 0.0
             continue
         agreed = _agreed_level(own, _levels_of_kind(levels, group, quantity), min_tenants, margin)

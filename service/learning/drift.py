@@ -41,7 +41,7 @@ class _Residual:
         return run.chip, run.fabric, run.stack, family_of(run.architecture)
 
     @property
-    def question(self) -> Hashable:
+    def question_key(self) -> Hashable:
         """Returns a key that runs of one question and layout on one owner's machines share. The
         residuals of such runs may differ from those of other runs by a constant."""
         return self.run.run_hash, self.run.tenant, self.run.source
@@ -98,7 +98,7 @@ def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
     question_numbers: dict[Hashable, int] = {}
     questions = np.array(
         [
-            question_numbers.setdefault(residual.question, len(question_numbers))
+            question_numbers.setdefault(residual.question_key, len(question_numbers))
             for residual in residuals
         ]
     )

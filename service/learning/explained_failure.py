@@ -105,7 +105,7 @@ def _largest_terms(prediction: Prediction) -> str:
 def _broken_rule(run: ExplainedRun, broken: BrokenRule) -> BrokenRuleAnswer:
     """Returns a broken rule with the field of the request that breaks it and the cure, as the
     answer shows it."""
-    if broken.is_of_batch:
+    if broken.is_of_batch:  # no field of the layout is to blame, but the global batch
         return BrokenRuleAnswer.of_batch(broken, run.question, run.problem.stack)
     return BrokenRuleAnswer(
         name=broken.rule.name,

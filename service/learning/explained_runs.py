@@ -79,6 +79,7 @@ class ExplainedRun:
         if self.report.memory is None or prediction is None:
             return MemoryShown("fitted")
         compared = measurements.compare_memory(self.report.memory, prediction)
+        # Reserved memory is what may run out, so it counts before allocated memory.
         residual = compared.reserved_residual
         if residual is None:
             residual = compared.allocated_residual
@@ -108,7 +109,7 @@ def read_run(store: Store, request: Request, contents: LogContents | None) -> Ex
     if logged is not None:
         report = logged.report
     else:
-        figures = _set_members(request, _FIGURES)
+        figures = _fields_given(request, _FIGURES)
         outcome = request.outcome or "ok"
         report = ReportSubmission.model_validate({**members, **figures, "outcome": outcome})
     with store.reading() as rows:
@@ -144,16 +145,16 @@ def _subject_members(request: Request, launched: LaunchedQuestion | None) -> dic
     """Returns the description of what ran, as fields of a report: from the launch where there is
     one, else from the request."""
     if launched is None:
-        return _set_members(request, RunSubject.model_fields)
+        return _fields_given(request, RunSubject.model_fields)
     question = launched.question
     members = {name: getattr(question, name) for name in Question.model_fields}
-    return {**members, "layout": launched.layout, **_set_members(request, ["measured_at"])}
+    return {**members, "layout": launched.layout, **_fields_given(request, ["measured_at"])}
 
 
 def _log_submission(request: Request, members: dict[str, Any]) -> LogSubmission:
-    """Returns the request's log as a submission. `members` describe what ran, in the fields of a
-    report."""
-    members_of_run = _set_members(request, ["log", "framework", "outcome"])
+    """Returns the request's log in the form in which logs are reported, so that both are read
+    alike. `members` describe what ran, in the fields of a report."""
+    members_of_run = _fields_given(request, ["log", "framework", "outcome"])
     return LogSubmission.model_validate({**members, **members_of_run})
 
 
@@ -165,15 +166,15 @@ def _logged_run(
     another."""
     submission = _log_submission(request, members)
     logged = read_logged_run(store, submission, contents)
-    report = logged.report.model_copy(update=_set_members(request, _BESIDE_LOG))
+    report = logged.report.model_copy(update=_fields_given(request, _BESIDE_LOG))
     ends_in_crash = contents.trouble.ends_in_crash
     if request.outcome is None and report.outcome == "ok" and ends_in_crash:
         report = report.model_copy(update={"outcome": "crashed"})
     return replace(logged, report=report)
 
 
-def _set_members(request: Request, names: Iterable[str]) -> dict[str, Any]:
-    """Returns the named fields of the request that are set to something other than null."""
+def _fields_given(request: Request, names: Iterable[str]) -> dict[str, Any]:
+    """Returns those of the named fields that the request gives, without those given as null."""
     return {
         name: getattr(request, name)
         for name in names

@@ -74,8 +74,8 @@ def _summary(prediction: Prediction, step_time_s: float | None) -> str:
 
 
 def time_shares(prediction: Prediction | None) -> list[TimeShare]:
-    """Returns the terms of the predicted step time with their shares, the largest first; none
-    without a prediction."""
+    """Returns the terms of the predicted step time with their shares, the largest first. Terms
+    below 0.1% of the step are left out; without a prediction there are none."""
     if prediction is None:
         return []
     shares = [

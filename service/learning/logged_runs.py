@@ -169,6 +169,7 @@ def require_run(submission: LogSubmission, contents: LogContents) -> None:
     ran_out = contents.tells_out_of_memory or contents.ends_killed_by_host
     if has_failed or ran_out or _crashed(submission, contents):
         return
+    # A log with the arguments of a run, or with a crash, may be of a run that failed early.
     if contents.printed is not None or contents.tells_crash:
         refusal.rule += "; if the run failed before its first step, say so in outcome"
     refusal.rule += "".join(f"; {note}" for note in _cut_line_notes(contents))
@@ -199,8 +200,9 @@ def _outcome(submission: LogSubmission, contents: LogContents) -> Outcome:
 
 
 def _outcome_without_device(submission: LogSubmission, contents: LogContents) -> Outcome:
-    """Returns the outcome of a run on which no device ran out of memory; the memory of a host may
-    have been full. Raises Invalid where the request contradicts the log."""
+    """Returns the outcome of a run whose log shows no device out of memory: as the request says, or
+    else "crashed" or "ok". Raises Invalid where the request contradicts a log that ends with
+    processes killed because the memory of their host was full."""
     if not contents.ends_killed_by_host:
         return submission.outcome or ("crashed" if _crashed(submission, contents) else "ok")
     if submission.outcome in ("ok", "out_of_memory"):

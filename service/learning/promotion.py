@@ -37,6 +37,7 @@ def compare_on_published_runs(
     sample = published_sample(store, after.software_year)
     if not sample.runs:
         return None
+    # Published runs are not of the fleet whose machines a profile has learnt.
     profiles = [without_fleet(before), without_fleet(after)]
     times_before, times_after = sample.log_times(profiles)
     spreads = [

@@ -155,7 +155,7 @@ def _replayed(answer: _StoredAnswer, profile: Profile) -> Replayed:
     fits = predictions.fits()
     fits_surely = _fits_surely(answer, predictions, profile)
     # A recommendation would change if its first layout no longer fits surely enough, or if another
-    # that does is faster.
+    # layout that fits surely enough is faster.
     another_first = not fits_surely[0] or (times[fits_surely] < times[0]).any()
     return Replayed(
         kind="recommendation" if answer.is_recommendation else "prediction",

@@ -179,6 +179,7 @@ class _Ingestion:
                 illegal += [i for i in positions if not is_legal(problem, runs[i].layout)]
                 continue
             broken = first_broken(problem, Layouts.of([runs[i].layout for i in positions]))
+            # The index of the first broken rule; -1 for a legal layout.
             illegal += [i for i, rule in zip(positions, broken, strict=True) if rule >= 0]
         return illegal
 
@@ -316,8 +317,8 @@ def software_age_years(at: datetime, software_year: float) -> float:
 def with_software_age(
     subject: AnsweredLayout, submission: ReportSubmission, software_year: float
 ) -> AnsweredLayout:
-    """Returns the question with software as old as the measurement. A run that is linked to an
-    answer has the software of the answer."""
+    """Returns the question with software as old as the measurement, since older software is slower.
+    A run that is linked to an answer has the software of the answer."""
     if submission.is_linked or submission.measured_at is None:
         return subject
     years = software_age_years(submission.measured_at, software_year)

@@ -45,12 +45,12 @@ def _reports_start(text: str) -> int | None:
             depth -= 1
         elif depth == 1:  # a text directly in the outermost object, which may be a name
             bracket = _LIST.match(text, token.end())
-            if bracket is not None and _is_name(token[0]):
+            if bracket is not None and _spells_reports(token[0]):
                 return bracket.end()
     return None
 
 
-def _is_name(token: str) -> bool:
+def _spells_reports(token: str) -> bool:
     """Returns whether a JSON token, possibly with escapes, spells the name `reports`."""
     try:
         return bool(json.loads(token) == _NAME)

@@ -70,6 +70,7 @@ class Reports(UseCase):
         A report that is withdrawn already stays unchanged, whatever `etags` are."""
         with self._store.writing() as rows:
             row = rows.reports.get_for_update(id_)
+            # A flag of drift may come and go while the client decides: it is left out of the ETag.
             if may_withdraw(row, [*map(without_drift_digest, etags)]):
                 rows.reports.withdraw(row, datetime.now(UTC))
                 rows.audit.add("report.withdrawn", id_, of_tenant=row.tenant)

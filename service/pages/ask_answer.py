@@ -108,7 +108,7 @@ def sorted_switches(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Returns the switches of the software stack, sorted by how much the step time would change if
     each were set the other way, largest first."""
 
-    def cost(switch: Mapping[str, Any]) -> float:
+    def time_difference(switch: Mapping[str, Any]) -> float:
         return abs((switch["otherwise"] or {}).get("step_time_s") or 0.0)
 
-    return sorted(answer["switches"], key=cost, reverse=True)
+    return sorted(answer["switches"], key=time_difference, reverse=True)

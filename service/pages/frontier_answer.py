@@ -30,12 +30,12 @@ def title(answer: Mapping[str, Any], grid: Mapping[str, Sequence[float]], tolera
         return f"{without} everywhere in this picture"
     # A corner bounds a rectangle that reaches to where pipelines are needed least. Kept are those
     # in whose rectangle leaving out the pipeline is cheap at every point.
-    corners = [corner for corner in product(*grid.values()) if _quadrant(corner, grid) <= cheap]
+    corners = [corner for corner in product(*grid.values()) if _points_beyond(corner, grid) <= cheap]
     if corners:
-        best = max(corners, key=lambda corner: len(_quadrant(corner, grid)))
+        best = max(corners, key=lambda corner: len(_points_beyond(corner, grid)))
         limits = dict(zip(grid, best, strict=True))
         parts = [_limit(answer, limits, name) for name in _SAID_IN_ORDER if name in limits]
-        needs = {points[place]["pipeline_needed"] for place in _quadrant(best, grid)}
+        needs = {points[place]["pipeline_needed"] for place in _points_beyond(best, grid)}
         doubt = "; the 80% intervals leave open whether it does" if needs == {"undecided"} else ""
         return f"{without} {', '.join(parts)}{doubt}"
     if cheap:
@@ -50,12 +50,13 @@ def costs_more(point: Mapping[str, Any], tolerance: float) -> bool | None:
         return bool(point["gap"] > tolerance)
     # A search that was cut short may have missed a layout, and where neither kind of layout exists
     # there is nothing to compare.
-    if not point["exact"] or point["without_s"] is point["with_s"] is None:
+    none_exists = point["without_s"] is None and point["with_s"] is None
+    if not point["exact"] or none_exists:
         return None
     return point["without_s"] is None
 
 
-def _quadrant(
+def _points_beyond(
     corner: tuple[float, ...], grid: Mapping[str, Sequence[float]]
 ) -> set[tuple[float, ...]]:
     """Returns the points of the grid between this corner and the one where a pipeline is needed

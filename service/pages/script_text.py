@@ -65,6 +65,7 @@ def _with_value(text: str, setting: Mapping[str, Any]) -> str | None:
     last_part = name.lstrip("-").split(".")[-1]
     # A TOML or YAML file has the sections of a name above it, and the last part beside the value.
     for spelling in dict.fromkeys((name, last_part)):
+        # Matches such as "--tp 8" (between: " ", value: "8"), "tp = 8", or the flag "--bf16".
         name_and_value = (
             rf"(?P<name>{_pattern(spelling)})(?P<between>\s*[=:]\s*|[ \t]+)?(?P<value>{_VALUE})?"
         )

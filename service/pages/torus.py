@@ -85,12 +85,12 @@ def torus_of(
     rings = [(index, link) for index, link in enumerate(links) if link["kind"] in (_RING, _LINE)]
     if not rings or len(rings) > len(_ALONG):
         return None
-    lengths = tuple(_length(links, index) for index, _ in rings)
+    lengths = tuple(_chips_along_dim(links, index) for index, _ in rings)
     places = _places(layout, links, [index for index, _ in rings])
     if num_devices < len(places):
         return None  # a part of a slice is not a whole torus
     ranks = dict[Place, int]()
-    for rank, place in enumerate(places):
+    for rank, place in enumerate(places):  # the first rank stands for all devices of a chip
         ranks.setdefault(place, rank)
     wraps = [
         # In a ring of two the wraparound link joins the chips that are neighbours already.
@@ -111,7 +111,7 @@ def torus_of(
     )
 
 
-def _length(links: Sequence[Mapping[str, Any]], index: int) -> int:
+def _chips_along_dim(links: Sequence[Mapping[str, Any]], index: int) -> int:
     """Returns the number of chips along the dim at an index of `links`, whose domains count all
     chips from the innermost link outwards."""
     inside = links[index - 1]["domain"] if index else 1
@@ -178,11 +178,11 @@ def _links(
     for dim, length in enumerate(lengths):
         following = list(place)
         following[dim] = (place[dim] + 1) % length
-        closes = following[dim] == 0
-        if length > 1 and (wraps[dim] or not closes):
+        wraps_around = following[dim] == 0
+        if length > 1 and (wraps[dim] or not wraps_around):
             axis = _outermost_difference(axes, ranks[place], ranks[tuple(following)])
             # A link from the last plane to the first is drawn as one to the next plane.
-            yield Link(_ALONG[dim], axis, closes and _ALONG[dim] != "deep")
+            yield Link(_ALONG[dim], axis, wraps_around and _ALONG[dim] != "deep")
 
 
 def _outermost_difference(axes: Axes, rank: int, neighbour: int) -> str:
@@ -193,7 +193,7 @@ def _outermost_difference(axes: Axes, rank: int, neighbour: int) -> str:
         for name, stride, degree in axes
         if rank // stride % degree != neighbour // stride % degree
     ]
-    return differing[-1] if differing else ""
+    return differing[-1] if differing else ""  # `axes` are from the inside out
 
 
 def _spans(

@@ -94,7 +94,7 @@ def _compile_share(steps: Sequence[Step], sender: Connection) -> None:
     compiled function."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     event.register("numba:compile", _Reporter(sender))
-    with taking_turns():  # a function that both processes need is compiled by one of them
+    with taking_turns():  # a function that several processes need is compiled by one
         for step in steps:
             step()
 

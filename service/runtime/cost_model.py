@@ -74,13 +74,13 @@ def _locked(folder: Path | None) -> Iterator[None]:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        _lock(descriptor)
+        _wait_for_lock(descriptor)
         yield
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> None:
+def _wait_for_lock(descriptor: int) -> None:
     """Waits for the lock of an open file. Gives up where the file system has no locks, or after
     _LONGEST_TURN_S: the lock only saves work from being done twice."""
     ends = time.monotonic() + _LONGEST_TURN_S

@@ -88,7 +88,8 @@ class Processes:
             if self._is_closed:
                 raise Stopping
             if self._executor is None:
-                # The far end is the one that workers poll.
+                # Workers poll the far end, and end themselves once this process or `close` has
+                # closed the near one.
                 far_end, self._lifeline = _CONTEXT.Pipe(duplex=False)
                 self._executor = ProcessPoolExecutor(
                     self._processes,
