@@ -167,6 +167,7 @@ def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profil
     coefficients = coefficients_with_offsets(
         profile.coefficients(problem.scopes), row.document["offsets"]
     )
+    # The benchmarks of a tenant are a source apart from its runs, whose errors they do not share.
     source = f"{row.tenant or row.document['source'] or ''}/benchmarks"
     return Observation(
         key=row.id, problem=problem, layout=Layout(), coefficients=coefficients, source=source
@@ -176,15 +177,15 @@ def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profil
 def _question(
     rows: Rows, submission: BenchmarkSubmission, table: nccl_tests.Table | None
 ) -> Question:
-    """Returns a question about the cluster of the benchmark. For matrix products it has one chip.
-    For a collective it has the chips of the request, or else as many as the table has ranks."""
+    """Returns a question with the cluster of the benchmark and a placeholder for the model, so that
+    its hardware is resolved as that of any question. For matrix products the cluster has one chip;
+    for a collective the chips of the request, else of the preset, else as many as ranks."""
     cluster = submission.cluster
     precision = submission.precision
     ranks = 1 if table is None else table.ranks
     chip, _, size = Resolver(rows).cluster_parts(cluster)
     if table is not None:
         precision = _any_precision(chip.value)
-    # The request states no size: a collective ran on the preset's number of chips, if it has one.
     if table is None or (cluster.num_chips is None and cluster.torus_shape is None and ranks):
         num_chips = size.num_chips if table is not None and size.num_chips else ranks
         cluster = cluster.model_copy(

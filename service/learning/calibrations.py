@@ -259,9 +259,10 @@ def _new_version(
 
 
 def _fit(inputs: CalibrationInput) -> Calibration:
-    """Fits the profile to the runs and benchmarks. The variance of what was learnt before is first
-    raised by the drift to be expected. Influences on a shared profile name no reports."""
+    """Fits the profile to the runs and benchmarks. In a shared profile, the record of which runs
+    moved it most (its influences) names no report, because other tenants read it."""
     problems = {observation.problem for observation in inputs.observations}
+    # Each fleet gets offsets of its own to learn, from 0, beside what published runs have taught.
     profile = with_fleet_offsets(Profile.from_json(inputs.base.content), problems)
     # Hardware and software change: what was learnt long ago is less sure.
     posterior = inputs.posterior.with_added_variance(drift_variance(profile))
@@ -270,6 +271,7 @@ def _fit(inputs: CalibrationInput) -> Calibration:
     )
     if inputs.owner is not None:
         made_by += f" of one tenant, on top of version {inputs.base.version}"
+    # Sources are limited, so that one that reports very often does not outweigh all others.
     fitted = calibrate(profile, with_limited_sources(inputs.observations), made_by, posterior)
     influences = fitted.profile.influences
     if influences is None or inputs.owner is not None:

@@ -95,6 +95,7 @@ def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
     residuals = sorted(residuals, key=lambda residual: (residual.run.measured_at, residual.run.id))
     runs = [residual.run for residual in residuals]
     values = np.array([residual.value for residual in residuals])
+    # Runs of different questions may lie apart by a constant, which is no change of level.
     question_numbers: dict[Hashable, int] = {}
     questions = np.array(
         [

@@ -52,6 +52,7 @@ def _failure_kind(examination: Examination) -> FailureKind:
     probability = prediction.fit_probability  # that the run has enough memory
     if examination.memory_shown.outcome == "ran_out":
         return "unlikely_out_of_memory" if probability >= SAFE_FIT_PROBABILITY else "out_of_memory"
+    # Where it is not known whether memory ran out, a layout that probably does not fit is blamed.
     return (
         "memory_likely"
         if must_change(prediction, examination.memory_shown)

@@ -97,13 +97,13 @@ def log_submission(store: Store, request: Request) -> LogSubmission | None:
     has no log. Raises Invalid or Refused where a launch beside it cannot be read."""
     if request.log is None:
         return None
-    return _log_submission(request, _subject_members(request, _launched(store, request)))
+    return _log_submission(request, _subject_members(request, _launched_subject(store, request)))
 
 
 def read_run(store: Store, request: Request, contents: LogContents | None) -> ExplainedRun:
     """Returns the run that a request tells of. `contents` is what its log says; None where there is
     no log. Raises Invalid or Refused for what cannot be read, and for a log of another run."""
-    launched = _launched(store, request)
+    launched = _launched_subject(store, request)
     members = _subject_members(request, launched)
     logged = None if contents is None else _logged_run(store, request, members, contents)
     if logged is not None:
@@ -132,7 +132,7 @@ def read_run(store: Store, request: Request, contents: LogContents | None) -> Ex
     )
 
 
-def _launched(store: Store, request: Request) -> LaunchedQuestion | None:
+def _launched_subject(store: Store, request: Request) -> LaunchedQuestion | None:
     """Returns the question and layout that the request's launch describes; None where the request
     has no launch."""
     if not isinstance(request, LaunchedExplanationRequest):

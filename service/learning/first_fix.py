@@ -108,7 +108,7 @@ def _fix_for_failure(
         cause = f"As it ran, {memory_words(check.prediction)}"
     safe = [remedy for remedy in remedies if remedy.is_safe]
     if safe:
-        return f"{_cheapest_fix(safe)}. {cause}."
+        return f"{_simplest_fix(safe)}. {cause}."
     if check.broken_rules:
         return f"Set {check.broken_rules[0].cure}. {cause}."
     if remedies:
@@ -120,7 +120,7 @@ def _fix_for_failure(
     return f"No layout of this job surely fits on these chips: take more of them. {cause}."
 
 
-def _cheapest_fix(safe: Sequence[Remedy]) -> str:
+def _simplest_fix(safe: Sequence[Remedy]) -> str:
     """Returns the advice to make the single change with the shortest step, or to run the best
     layout of a search if there is no single change. `safe` has the remedies that surely fit, the
     shortest step first."""

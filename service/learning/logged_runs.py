@@ -178,7 +178,7 @@ def require_run(submission: LogSubmission, contents: LogContents) -> None:
 
 def _crashed(submission: LogSubmission, contents: LogContents) -> bool:
     """Returns whether a log without a step is of a run that crashed: it prints the run's arguments,
-    and ends with a crash."""
+    and ends with a crash. An outcome that the request states is not doubted here."""
     has_started = contents.reading is None and contents.printed is not None
     return submission.outcome is None and has_started and contents.tells_crash
 

@@ -77,6 +77,7 @@ def compare_on_latest_runs(
         before=measured - log_residuals(runs, before),
         after=measured - log_residuals(runs, after),
         spread=np.array(spreads),
+        # Errors are compared by source, so each source is a kind here.
         kinds=tuple((observation(run).source,) for run in runs),
     )
 

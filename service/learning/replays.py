@@ -192,4 +192,6 @@ def _median_error(runs: Sequence[StoredRun], profile: Profile) -> float | None:
     without runs."""
     if not runs:
         return None
+    # A residual is log(measured / predicted), so that expm1 of its negative is predicted / measured
+    # - 1.
     return float(np.median(np.abs(np.expm1(-log_residuals(runs, profile)))))

@@ -41,7 +41,8 @@ class ReportFeed:
     def after(self, topic: str, place: str) -> EventBatch:
         """Returns the next reports of a topic after the one with the id `place`, oldest first."""
         with self._store_of_topic(topic).reading() as rows:
-            # Else a report with an earlier id could be committed after the stream has passed it.
+            # Without the wait, a report with an earlier id could be committed after the stream has
+            # passed it.
             rows.arrivals.wait_for_writers()
             reports = rows.reports.oldest(ReportFilter(after_id=place), _AT_ONCE)
         return EventBatch(

@@ -107,7 +107,7 @@ class _Ingestion:
         runs: dict[int, _ReportedRun] = {}
         for i, (submission, received) in enumerate(submissions):
             with _refusal_as_outcome(outcomes, i):
-                runs[i] = self._run(submission, received)
+                runs[i] = self._reported_run(submission, received)
         return runs
 
     def answer(
@@ -131,7 +131,7 @@ class _Ingestion:
             with _refusal_as_outcome(outcomes, i):
                 outcomes[i] = self._row(run)
 
-    def _run(self, report: ReportForm, received: str) -> _ReportedRun:
+    def _reported_run(self, report: ReportForm, received: str) -> _ReportedRun:
         """Returns a report with its question resolved and its layout completed by the stack. Raises
         DomainError or ServiceError where what it names is unknown or contradicts itself."""
         submission, subject = self._submission_and_subject(report)
@@ -202,7 +202,7 @@ class _Ingestion:
         submission = run.submission
         prediction = self._predictions[run.question_key, run.layout]
         require_believable(submission, run.problem, prediction.layout)
-        answer = self._answer(run, prediction)
+        answer = self._report_answer(run, prediction)
         document = answer.model_dump(mode="json")
         return {
             "measured_at": answer.measured_at,
@@ -228,7 +228,7 @@ class _Ingestion:
             "run_hash": run_hash(document["request"]),
         }
 
-    def _answer(self, run: _ReportedRun, prediction: Prediction) -> ReportAnswer:
+    def _report_answer(self, run: _ReportedRun, prediction: Prediction) -> ReportAnswer:
         """Returns the report as it is answered: what was measured beside the prediction, and the
         basis of it."""
         submission = run.submission
@@ -248,8 +248,9 @@ class _Ingestion:
         memory = submission.memory and measurements.compare_memory(submission.memory, prediction)
         within_interval = measurements.is_within_interval(step_time_s, prediction)
         rests_on = basis(subject.question, run.resolved, self._profile)
-        # `run_hash` hashes the request. The layout has every knob, so that a run has the hash with
-        # which it was stored before answers had null for knobs that mean nothing.
+        # The request is hashed to find equal runs (`run_hash`). Its layout has a value for every
+        # knob, even those that mean nothing here and that answers show as null: hashes that were
+        # stored before answers did that remain the same.
         rests_on["request"]["layout"] = LayoutFields.of(run.layout).model_dump(mode="json")
         rests_on["assumptions"] += [
             *software_date_assumptions(submission, subject.question.stack),

@@ -47,6 +47,8 @@ class ChooseForm:
 
     @property
     def shown(self) -> dict[str, str]:
+        """Returns the values of all fields, as typed. In a form without a question, fields that
+        were not typed have their preset value."""
         typed = {**self.question.values, **self.others, **self.values}
         return {**typed, **_PRESET, **without_empty(**typed)} if self.question.is_empty else typed
 

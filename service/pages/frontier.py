@@ -65,7 +65,7 @@ async def frontier(
     grid = body.grid.axes()
     if context["answer"] is not None:
         context["title"] = title(context["answer"], grid, body.tolerance)
-    context["published"] = await run_in_threadpool(_published, services, body)
+    context["published"] = await run_in_threadpool(_published_runs, services, body)
     query = urlencode(dict(request.query_params))
     context["whole_link"] = f"{PATH}?{query}&{_WHOLE}=1"
     context["data"] = {
@@ -79,7 +79,7 @@ async def frontier(
     return page(request, "frontier.html", context)
 
 
-def _published(services: Services, body: FrontierRequest) -> list[EvidenceRow]:
+def _published_runs(services: Services, body: FrontierRequest) -> list[EvidenceRow]:
     """Returns the published runs of the model. The list is empty for a model that the request
     describes instead of naming it, and for one that cannot be found."""
     try:

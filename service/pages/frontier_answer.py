@@ -28,9 +28,11 @@ def title(answer: Mapping[str, Any], grid: Mapping[str, Sequence[float]], tolera
     without = f"{begin} at most {percent(tolerance)} longer"
     if len(cheap) == len(points):
         return f"{without} everywhere in this picture"
-    # A corner bounds a rectangle that reaches to where pipelines are needed least. Kept are those
-    # in whose rectangle leaving out the pipeline is cheap at every point.
-    corners = [corner for corner in product(*grid.values()) if _points_beyond(corner, grid) <= cheap]
+    # Each point is the corner of a rectangle that reaches to where pipelines are needed least. Only
+    # corners count for whose whole rectangle leaving out the pipeline is cheap.
+    corners = [
+        corner for corner in product(*grid.values()) if _points_beyond(corner, grid) <= cheap
+    ]
     if corners:
         best = max(corners, key=lambda corner: len(_points_beyond(corner, grid)))
         limits = dict(zip(grid, best, strict=True))

@@ -60,8 +60,8 @@ def plain(sentence: str, names: Mapping[str, str] | None = None) -> str:
     replaced by the labels of the forms. `names` maps some fields to names that fit the page
     better."""
     for field, name in (names or {}).items():
-        # Only where a bracket follows, as in "cluster (64 x h100)", is it the field: "cluster" alone
-        # is an everyday word.
+        # Only before a bracket, as in "cluster (64 x h100)", is it the field: "cluster" alone is an
+        # everyday word.
         sentence = sentence.replace(f"{field} (", f"{name} (")
     sentence = _OTHER_CLUSTER.sub(_other_cluster, sentence)
     sentence = _OTHER_CHIPS.sub(

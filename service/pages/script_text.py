@@ -80,7 +80,8 @@ def _with_value_at(text: str, place: re.Match[str], name: str, value: Any) -> st
     name, what is between, and its old value. The value None removes the setting."""
     before, after = text[: place.start()], text[place.end() :]
     old = place["value"] or ""
-    # An option that another option follows has no value, and is switched on by being there.
+    # An option that another one follows, as --bf16 in "--bf16 --tp 8", has no value: it is switched
+    # on by being there, and what was read as its old value belongs to the text behind it.
     is_flag = place["name"].startswith("--") and (not old or old.startswith("-"))
     if is_flag:
         option = "" if value in (None, False) else _option(name, value) + (place["between"] or "")

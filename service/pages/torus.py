@@ -133,7 +133,8 @@ def _places(
     steps = zip(orders.dims[filling], orders.domains[filling], orders.strides[filling], strict=True)
     for dim, domain, stride in steps:
         if dim in dims:
-            # `inside` ranks make one step within the domain, which moves `stride` chips on.
+            # Rank r is number r % domain of its domain. After every `inside` ranks the next one
+            # lies `stride` chips further along this dim.
             coordinates[:, dims.index(dim)] += ranks % domain // inside * stride
         inside = domain
     return [tuple(place) for place in coordinates.tolist()]
@@ -152,18 +153,18 @@ def _planes(
     """Returns the planes of a slice. Planes that look alike become one Plane with their number.
     `lengths` are the chips along each dim, `ranks` maps coordinates to ranks, and `wraps` says
     which dims have a wraparound link."""
-    chips = defaultdict[int, list[TorusChip]](list)
+    chips_by_plane = defaultdict[int, list[TorusChip]](list)
     pp_axes = [(stride, degree) for name, stride, degree in axes if name == "pp"]
     pp_stride, pp_degree = pp_axes[0] if pp_axes else (1, 1)
     for place in sorted(ranks):
         column, row, plane = (*place, 0, 0)[: len(_ALONG)]  # a torus may have fewer dims
         stage = ranks[place] // pp_stride % pp_degree  # the rank's coordinate on the pp axis
         links = tuple(_links(place, lengths, ranks, axes, wraps))
-        chips[plane].append(TorusChip(column, row, stage, links))
-    numbers = defaultdict[tuple[TorusChip, ...], list[int]](list)
-    for number, drawn in chips.items():
-        numbers[tuple(drawn)].append(number)
-    return [Plane(alike[0], drawn, len(alike) - 1) for drawn, alike in numbers.items()]
+        chips_by_plane[plane].append(TorusChip(column, row, stage, links))
+    planes_alike = defaultdict[tuple[TorusChip, ...], list[int]](list)
+    for plane, chips in chips_by_plane.items():
+        planes_alike[tuple(chips)].append(plane)
+    return [Plane(alike[0], chips, len(alike) - 1) for chips, alike in planes_alike.items()]
 
 
 def _links(

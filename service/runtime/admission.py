@@ -153,7 +153,7 @@ class AdmissionControl:
         self._waiting: list[Turn] = []
         """Those that are queued or set aside, in the order in which they came to wait."""
         self._last_served: dict[str | None, int] = {}
-        self._serials = count(1)
+        self._serials = count(1)  # the times of `_last_served`, as consecutive numbers
 
     @asynccontextmanager
     async def admit(

@@ -113,7 +113,7 @@ def _exit_with_server(lifeline: Connection) -> None:
     os._exit(1)
 
 
-def _reduced(error: errors.DomainError) -> tuple[Any, ...]:
+def _pickled_form(error: errors.DomainError) -> tuple[Any, ...]:
     """Returns the pickled form of a DomainError. By default pickle would call the class with the
     message, but the class takes the values that the message is made of."""
     return type(error).__new__, (type(error), *error.args), vars(error)
@@ -121,4 +121,4 @@ def _reduced(error: errors.DomainError) -> tuple[Any, ...]:
 
 for _kind in vars(errors).values():
     if isinstance(_kind, type) and issubclass(_kind, errors.DomainError):
-        copyreg.pickle(_kind, _reduced)
+        copyreg.pickle(_kind, _pickled_form)
