@@ -2,7 +2,8 @@
 them, and learnt from.
 
 An *offset* is how far the machine lies from published machines in one coefficient of the cost
-model. *Published* coefficients are those of published runs alone.
+model. *Published* coefficients are those of published runs alone. A *problem* is a question with
+all its names resolved: its cluster is that of the benchmark.
 """
 
 from __future__ import annotations
@@ -272,8 +273,10 @@ def _require_named_chip(problem: Problem, table: nccl_tests.Table) -> None:
     their names tell."""
     chip = problem.cluster.chip
     chips_by_id = {candidate.id: candidate for candidate in (chip, *catalogue.chips().values())}
+    # Devices of a chip that the request describes may print any name. Only a chip whose own name
+    # reads like that of a device can be compared.
     if not any(chip in device.matching([chip]) for device in printed_devices(chip.name)):
-        return  # a chip that a request describes may print any name
+        return
     for printed in table.devices:
         for device in printed_devices(printed):
             if chip not in device.matching(chips_by_id.values()):
@@ -332,7 +335,7 @@ def _gemm_timings(
     in one number format. Raises Invalid for a rate above the chip's peak."""
     gemms = [(submission.gemms or [])[position] for position in positions]
     field = "precision" if gemms[0].dtype is None else f"gemms[{positions[0]}].dtype"
-    with relocate_errors("workload.precision", field):
+    with relocate_errors("workload.precision", field):  # errors name the field that the user gave
         problem = replace(problem, workload=replace(problem.workload, precision=dtype))
         peak = problem.cluster.peak_flops(problem.workload.number_format.gemm) / 1e12
     m, n, k = (np.array([float(getattr(gemm, dim)) for gemm in gemms]) for dim in ("m", "n", "k"))

@@ -1,5 +1,5 @@
 """The input of a calibration: the reports and benchmarks that the version it starts from has not
-learnt yet.
+learnt yet. It is a version of a *profile*, which has the coefficients of the cost model.
 
 A *group* is the measurements of one tenant on one chip and stack. It *waits* until other tenants
 measure alike. A tenant's *own* version is learnt from its reports alone, and predicts only for it.
@@ -122,8 +122,8 @@ class CalibrationInput:
     def learnt(self) -> dict[str, Any]:
         """Returns a record of what a version made from this input has learnt: the number of
         reports, and the ids by which a later calibration tells what is new. Everything with an id
-        before `through` is learnt, and so are the ids in `recent`. An exception are the groups in
-        `waiting`: nothing from their first id on is learnt until others agree with them.
+        before `through` is learnt, and so are the ids in `recent`. Only the groups in `waiting` are
+        not: from their first id on they are read again, until others agree with them.
 
         Ids before `through` need no list, because what this calibration could not see gets an id
         from after the cutoff (service.store.arrivals), give or take the difference of clocks. A
@@ -266,7 +266,7 @@ def _unlearnt_reports(
 ) -> list[ReportRow]:
     """Returns the reports that the filter selects and that are not learnt yet, oldest first.
     Reports of a group that waits for others to agree are read again from its first id on."""
-    # Informative are reports of a step time, of memory, or of a failure for want of it.
+    # Informative reports tell a step time, a peak of memory, or that memory ran out.
     reports = [*rows.reports.informative(replace(report_filter, after_id=learnt["through"]))]
     for group, first in _waiting_groups(learnt).items():
         if not group.of_benchmarks:

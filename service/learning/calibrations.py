@@ -1,5 +1,5 @@
-"""Calibrations: a new version of a profile is learnt from the reports made under it; or, of a
-tenant's own profile, from what that tenant reported.
+"""Calibrations: a new version of a profile (the coefficients of the cost model) is learnt from the
+reports made under it; or, of a tenant's own profile, from what that tenant reported.
 
 A version is *promoted* when it becomes the active one, with which predictions are made. `base` is
 the version that is learnt on top of. *Held-out* runs were not learnt, and show its error.
@@ -20,9 +20,9 @@ from service.errors import Conflict, NotFound, NothingToLearn
 from service.learning.calibration_input import (
     MOST_OWN,
     CalibrationInput,
+    has_learnt_the_same,
     read_input,
     read_own_input,
-    has_learnt_the_same,
 )
 from service.learning.drift_flags import changes_of_level
 from service.learning.promotion import compare_on_latest_runs, compare_on_published_runs, judge
@@ -259,8 +259,8 @@ def _new_version(
 
 
 def _fit(inputs: CalibrationInput) -> Calibration:
-    """Fits the profile to the runs and benchmarks. In a shared profile, the record of which runs
-    moved it most (its influences) names no report, because other tenants read it."""
+    """Fits the profile to the runs and benchmarks. In a shared profile, the record of how far each
+    run moved it (its influences) names no report, because other tenants read it."""
     problems = {observation.problem for observation in inputs.observations}
     # Each fleet gets offsets of its own to learn, from 0, beside what published runs have taught.
     profile = with_fleet_offsets(Profile.from_json(inputs.base.content), problems)

@@ -3,9 +3,9 @@ version learns from a tenant only what others agree with, so that none moves the
 by itself.
 
 Measurements are compared by kind, which is a chip with a stack, and by quantity. A tenant's level
-of a quantity is the median, over its measurements, of how far they lie from the profile, as a
-logarithm. Two levels of one sign agree where they differ by no more than half of the larger one, so
-that either tells more of the other than the profile does; or by no more than the margin of the
+of a quantity is the median, over its measurements, of measured over predicted, as a logarithm. Two
+levels of one sign agree where they differ by no more than half of the larger one, so that either
+tells more of the other than the profile's prediction does; or by no more than the margin of the
 policy.
 
 Levels that agree may still differ: 1.3 times the predicted time, and 1.68 times. Only the smaller
@@ -82,8 +82,8 @@ def corroborated(
     margin: float,
 ) -> Corroborated:
     """Returns the part of these measurements on which at least `min_tenants` tenants agree, within
-    `margin` or half of the larger level. Measurements that came without a key need nobody to
-    agree."""
+    `margin` or half of the larger level. Measurements that came without an API key need
+    nobody to agree."""
     levels = _levels(runs, benchmarks, profile)
     shifts = _shifts(levels, min_tenants, margin)
     agreed_runs = [_agreed_part(run, shifts) for run in runs]

@@ -53,9 +53,8 @@ def examine(store: Store, run: ExplainedRun, deadline: Deadline) -> Examination:
         problem,
         run.profile,
         run.layout,
-        None,
-        deadline,
-        _failed_gib(store, run, prediction, memory_shown),
+        should_continue=deadline,
+        oom_gib=_failed_gib(store, run, prediction, memory_shown),
     )
     return Examination(
         run=run,

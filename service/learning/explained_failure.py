@@ -120,8 +120,8 @@ def _broken_rule(run: ExplainedRun, broken: BrokenRule) -> BrokenRuleAnswer:
 
 
 def _memory_shares(prediction: Prediction | None) -> list[MemoryShare]:
-    """Returns the terms of the predicted memory with their shares, the largest first; none without
-    a prediction."""
+    """Returns the terms of the predicted memory with their shares, the largest first. Terms too
+    small to matter are left out; without a prediction there are none."""
     if prediction is None:
         return []
     shares = [

@@ -3,7 +3,8 @@ the arguments that it dumps, the facts that it states, the devices that it names
 print beside the time. A log that contradicts is refused, with both values.
 
 A run is *linked* where the request names an earlier answer, which says what ran. A *fact* is a
-figure that a log states outside of its steps; a *statement* is a line that states one.
+figure that a log states outside of its steps; a *statement* is a line that states one. A *problem*
+is a question with all its names resolved.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def _require_stated_facts(
     for fact, statements_of_fact in by_fact.items():
         if not any(known_facts.allows(statement) for statement in statements_of_fact):
             first = statements_of_fact[0]
-            field = known_facts.field(first)
+            field = known_facts.contradicted_field(first)
             where = "what it is linked to" if linked else "the request"
             remedy = (
                 f"report it with its own {field.partition('.')[0]}"
@@ -113,9 +114,9 @@ def _require_stated_facts(
             )
             rule = (
                 f"line {first.line} says {first.text!r} where {where} has"
-                f" {known_facts.shown(fact)}: {remedy}"
+                f" {known_facts.value_words(fact)}: {remedy}"
             )
-            raise Invalid("log", _number(first.value), rule)
+            raise Invalid("log", _integer_if_whole(first.value), rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ class _KnownFacts:
             return value <= self.resolved.problem.workload.tokens
         return value in self._allowed_values(fact)
 
-    def field(self, statement: Statement) -> str:
+    def contradicted_field(self, statement: Statement) -> str:
         """Returns the field of the request that a statement contradicts. If far fewer parameters
         are trained than the model has, they are adapters, and the field is `workload.lora`."""
         if statement.fact == "trainable_parameters":
@@ -149,9 +150,9 @@ class _KnownFacts:
                 return "workload.lora"
         return _FIELDS[statement.fact]
 
-    def shown(self, fact: Fact) -> str:
+    def value_words(self, fact: Fact) -> str:
         """Returns what the request says of a fact, in words such as "layout.tp = 8"."""
-        if fact == "adapter_parameters":
+        if fact == "adapter_parameters":  # which only a run without adapters contradicts
             return "no workload.lora, and so trains all parameters"
         if fact == "step_tokens":
             return f"{self.resolved.problem.workload.tokens:,.0f} tokens a step"
@@ -243,7 +244,7 @@ class _KnownFacts:
         return (has_encoder and value > total / 2) or self._is_the_model(value, 0.0)
 
 
-def _number(value: float) -> int | float:
+def _integer_if_whole(value: float) -> int | float:
     return int(value) if value.is_integer() else value
 
 
@@ -262,7 +263,8 @@ def _require_flops(resolved: ResolvedQuestion, reading: logs.Reading) -> None:
     ):
         return
     tokens = problem.workload.tokens
-    # Attention counts for nothing in the fewest, and over all keys in the most.
+    # Frameworks count attention in different ways: the fewest FLOPs have none, the most have that
+    # over all keys, without a causal mask.
     fewest, most = (
         model_flops(problem.architecture, problem.workload, count) / tokens
         for count in ("none", "full")

@@ -76,7 +76,7 @@ def read_logged_run(store: Store, submission: LogSubmission, contents: LogConten
     logged_parts = [name for name in _LOGGED_PARTS if name in logged]
     submission.require_one_subject(logged_parts)
     date = _date_of_run(submission, reading, datetime.now(UTC))
-    report = _report(submission, logged, contents, date.measured_at)
+    report = _report_of_log(submission, logged, contents, date.measured_at)
     with store.reading() as rows:
         subject = layout_of_report(rows, report)
         resolved = Resolver(rows).resolve(subject.question)
@@ -192,14 +192,14 @@ def _outcome(submission: LogSubmission, contents: LogContents) -> Outcome:
     else:
         shows_out_of_memory = contents.ends_out_of_memory
     if not shows_out_of_memory:
-        return _outcome_without_device(submission, contents)
+        return _outcome_unless_out_of_memory(submission, contents)
     if submission.outcome not in (None, "out_of_memory"):
         rule = "is not what the log shows: it ends out of memory"
         raise Invalid("outcome", submission.outcome, rule)
     return "out_of_memory"
 
 
-def _outcome_without_device(submission: LogSubmission, contents: LogContents) -> Outcome:
+def _outcome_unless_out_of_memory(submission: LogSubmission, contents: LogContents) -> Outcome:
     """Returns the outcome of a run whose log shows no device out of memory: as the request says, or
     else "crashed" or "ok". Raises Invalid where the request contradicts a log that ends with
     processes killed because the memory of their host was full."""
@@ -215,7 +215,7 @@ def _outcome_without_device(submission: LogSubmission, contents: LogContents) ->
     return submission.outcome or "crashed"
 
 
-def _report(
+def _report_of_log(
     submission: LogSubmission,
     logged: Mapping[str, Any],
     contents: LogContents,
@@ -223,7 +223,7 @@ def _report(
 ) -> ReportSubmission:
     """Returns the log as a report. `logged` has the parts of the question that its arguments give.
     Raises Invalid for a value in the log that a report must not have."""
-    report = _report_json(submission, logged, contents, measured_at)
+    report = _report_fields(submission, logged, contents, measured_at)
     if measured_at is not None:
         report["measured_at"] = measured_at
     try:
@@ -233,14 +233,14 @@ def _report(
         raise Invalid("log", fault.value, f"says {fault.field}, which {fault.rule}") from None
 
 
-def _report_json(
+def _report_fields(
     submission: LogSubmission,
     logged: Mapping[str, Any],
     contents: LogContents,
     measured_at: datetime | None,
 ) -> dict[str, Any]:
-    """Returns the members of the report, without its date. Where both say something, the request
-    goes before the log."""
+    """Returns the fields of the report as JSON has them, without its date. A field that both the
+    request and the log give is taken from the request, because a person stated it."""
     report = submission.model_dump(
         mode="json", exclude_unset=True, exclude={"log", "framework", "outcome"}
     )
@@ -344,7 +344,7 @@ def _stack_with_logged_switches(
 ) -> str | Mapping[str, Any]:
     """Returns the stack of the request with the switches that the log shows. A switch is left out
     where the request sets it, or where the stack has that value anyway, both today and at the date
-    of the run."""
+    of the run: a run of the plain stack shall ask the same question as others."""
     request_fields = {"name": stack} if isinstance(stack, str) else stack
     with suppress(UnknownName):  # an unknown stack is refused when it is resolved
         today = catalogue.stack(request_fields["name"])
@@ -353,7 +353,7 @@ def _stack_with_logged_switches(
         switches = {
             name: value
             for name, value in switches.items()
-            if {as_tuples(value)} != {getattr(today, name), getattr(then, name)}
+            if not as_tuples(value) == getattr(today, name) == getattr(then, name)
         }
     with_switches = {**switches, **request_fields}
     return stack if with_switches == request_fields else with_switches

@@ -1,5 +1,6 @@
 """Replays: what earlier questions would be answered under another version of the profile, before
-that version is activated. The layouts are those of the earlier answers; none is searched anew."""
+that version is activated. The layouts are those of the earlier answers; none is searched anew. A
+*profile* has the coefficients of the cost model."""
 
 from __future__ import annotations
 
@@ -64,6 +65,7 @@ class _StoredAnswer:
         document = answer.document
         question = {name: document["request"][name] for name in Question.model_fields}
         if answer.kind == "recommendations":
+            # Of several clusters or stacks to choose from, the layouts are for the best.
             question |= best_cluster_and_stack(document)
             predictions = RecommendedLayouts.of(document).ranked
             constraints = document["request"]["constraints"]

@@ -2,7 +2,8 @@
 and each is set beside its prediction.
 
 The *subject* of a report is what ran: a layout with the question that it answers. A *refusal* is
-the error for which one report of several is not stored.
+the error for which one report of several is not stored. A *problem* is a question with all its
+names resolved.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def ingest_reports(
     with store.reading() as rows:
         ingestion = _Ingestion(rows, active_profile(rows))
         runs = ingestion.resolve(submissions, outcomes)
-    ingestion.answer(runs, outcomes)
+    ingestion.add_outcomes(runs, outcomes)
     return [outcomes[i] for i in range(len(submissions))]
 
 
@@ -110,7 +111,7 @@ class _Ingestion:
                 runs[i] = self._reported_run(submission, received)
         return runs
 
-    def answer(
+    def add_outcomes(
         self, runs: dict[int, _ReportedRun], outcomes: dict[int, RowValues | Refusal]
     ) -> None:
         """Predicts the runs, and adds the row or the refusal of each to `outcomes`. It reads
@@ -204,6 +205,7 @@ class _Ingestion:
         require_believable(submission, run.problem, prediction.layout)
         answer = self._report_answer(run, prediction)
         document = answer.model_dump(mode="json")
+        # Columns repeat what lists filter by or summaries add up, which is slow in the document.
         return {
             "measured_at": answer.measured_at,
             "source": answer.source,

@@ -27,7 +27,7 @@ def parse_batch(text: str) -> Any:
         return parse(text)
     require_few_containers(text)
     try:
-        texts, end = _items(text, start)
+        texts, end = _item_texts(text, start)
     except json.JSONDecodeError:
         return parse(text)  # raises an error that says what is wrong
     # Spaces in place of the list keep the positions that errors name.
@@ -58,7 +58,7 @@ def _spells_reports(token: str) -> bool:
         return False
 
 
-def _items(text: str, start: int) -> tuple[list[str], int]:
+def _item_texts(text: str, start: int) -> tuple[list[str], int]:
     """Returns the text of each item of a JSON list, and the position of the bracket that closes the
     list. `start` is the position after the opening bracket. Raises JSONDecodeError, or Refused for
     too many items."""

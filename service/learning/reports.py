@@ -50,8 +50,8 @@ class Reports(UseCase):
         self._drift_flags = drift_flags
 
     def prepare(self, submission: ReportForm, received: str) -> SaveRows:
-        """Returns the function that stores a report; raises its refusal. `received` is the text of
-        the request."""
+        """Returns the function that stores a report, or raises the error for which it is refused.
+        `received` is the text of the request."""
         (outcome,) = ingest_reports(self._store, [(submission, received)])
         if isinstance(outcome, Exception):
             raise outcome

@@ -40,7 +40,8 @@ router = page_router("recommend")
 async def frontier(
     request: Request, services: ServicesDep, computation: ComputationDep
 ) -> Response:
-    """The form, and the picture of the question in the URL."""
+    """The form, and the picture of the question in the URL. A script fills the picture in from
+    events. For browsers without scripts, `_WHOLE` in the URL asks for the finished answer."""
     form = FrontierForm.of(request.query_params)
     context: dict[str, Any] = {
         "form": form.shown,

@@ -38,6 +38,8 @@ def _pattern(name: str) -> str:
     """Returns a regular expression for the whole name of a setting, with or without two dashes
     before it. Dashes and underscores in the name match each other, as most parsers read them."""
     bare = re.escape(name.lstrip("-"))
+    # re.escape writes a dash as "\-". For "--tp-size" the result matches "--tp_size" and "tp-size",
+    # but not "--tp-size-max".
     either = re.sub(r"(?:\\-|_)", "[-_]", bare)
     return rf"(?<![\w.-])(?:--)?{either}(?![\w-])"
 
