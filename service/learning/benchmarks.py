@@ -101,7 +101,7 @@ class Benchmarks(UseCase):
             table = nccl_tests.table_of(output, submission.operation)
         with self._store.reading() as rows:
             profile = active_profile(rows)
-            question = _question(rows, submission, table)
+            question = _question_of_cluster(rows, submission, table)
             resolved = Resolver(rows).resolve(question)
         problem = resolved.problem
         published = priors().coefficients(problem.scopes)
@@ -175,7 +175,7 @@ def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profil
     )
 
 
-def _question(
+def _question_of_cluster(
     rows: Rows, submission: BenchmarkSubmission, table: nccl_tests.Table | None
 ) -> Question:
     """Returns a question with the cluster of the benchmark and a placeholder for the model, so that

@@ -181,7 +181,7 @@ def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVer
         slower = None if request.activate else _latest_slowdown(rows, inputs)
     if not inputs.observations or is_known:
         raise NothingToLearn(len(inputs.unusable), inputs.base.version)
-    fitted = _fit(inputs)
+    fitted = _fit_profile(inputs)
     promotion = judge(inputs.policy, fitted, None, requested=request.activate, is_own=True)
     if slower is not None:
         promotion = Promotion(
@@ -217,7 +217,7 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion:
     may_activate = request.activate or inputs.policy.mode == "automatic"
     if may_activate:
         inputs = inputs.corroborated()
-    fitted = _fit(inputs)
+    fitted = _fit_profile(inputs)
     published = latest = None
     if may_activate:
         active = Profile.from_json(inputs.active.content)
@@ -258,7 +258,7 @@ def _new_version(
     )
 
 
-def _fit(inputs: CalibrationInput) -> Calibration:
+def _fit_profile(inputs: CalibrationInput) -> Calibration:
     """Fits the profile to the runs and benchmarks. In a shared profile, the record of how far each
     run moved it (its influences) names no report, because other tenants read it."""
     problems = {observation.problem for observation in inputs.observations}
@@ -294,9 +294,9 @@ def _calibration_answer(
         based_on=inputs.base.version,
         window=inputs.window(),
         promotion=promotion,
-        unseen=_errors(fitted.held_out),
-        unseen_memory=_errors(fitted.held_out_memory),
-        published=_errors(published),
+        unseen=_error_answers(fitted.held_out),
+        unseen_memory=_error_answers(fitted.held_out_memory),
+        published=_error_answers(published),
         observations=len(inputs.runs),
         waiting=0 if inputs.corroboration is None else inputs.corroboration.reports,
         changes=changes,
@@ -307,7 +307,7 @@ def _calibration_answer(
     )
 
 
-def _errors(held_out: ProfileComparison | None) -> UnseenErrors | None:
+def _error_answers(held_out: ProfileComparison | None) -> UnseenErrors | None:
     """Returns the errors of step time or memory before and after a calibration, in all and by kind
     of run; None where nothing was compared."""
     if held_out is None:

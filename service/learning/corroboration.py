@@ -193,8 +193,8 @@ def _agreed_part(run: StoredRun, shifts: _Shifts) -> StoredRun | None:
     """Returns the run with only those measurements that others agree with, scaled to the agreed
     level; None where no measurement is left."""
     group = group_of(run)
-    time_factor = _factor(shifts.get((group, _TIME)))
-    memory_factor = _factor(shifts.get((group, _MEMORY)))
+    time_factor = _factor_of_shift(shifts.get((group, _TIME)))
+    memory_factor = _factor_of_shift(shifts.get((group, _MEMORY)))
     is_timed = run.step_time_s is not None and time_factor is not None
     has_parts = is_timed and (group, _PARTS) in shifts
     # A part of the step is scaled with the step, and keeps its share of it.
@@ -212,7 +212,7 @@ def _agreed_part(run: StoredRun, shifts: _Shifts) -> StoredRun | None:
     return agreed if says_something else None
 
 
-def _factor(shift: float | None) -> float | None:
+def _factor_of_shift(shift: float | None) -> float | None:
     """Returns the factor by which a shift of logarithms multiplies; None where nothing is agreed
     on."""
     return None if shift is None else math.exp(shift)

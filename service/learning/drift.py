@@ -120,7 +120,7 @@ def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
         last=runs[-1].measured_at,
         residual_median=float(np.median(values)),
         changes=changes,
-        sentence=_sentence(f"{family} on {chip} with {stack}", changes, len(runs)),
+        sentence=_last_change_sentence(f"{family} on {chip} with {stack}", changes, len(runs)),
     )
 
 
@@ -136,7 +136,7 @@ def _change_answer(runs: Sequence[MeasuredReport], change: Change, end: int) -> 
     )
 
 
-def _sentence(runs_of: str, changes: Sequence[ChangeAnswer], runs: int) -> str:
+def _last_change_sentence(runs_of: str, changes: Sequence[ChangeAnswer], runs: int) -> str:
     """Returns a sentence on the last change, such as "llama-3.1 on h100 with megatron: 12% slower
     since ...". `runs_of` names the kind of run, and `runs` counts them."""
     if runs < 2 * MIN_RUNS:  # a change has so many before it, and as many after it

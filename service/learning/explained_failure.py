@@ -34,7 +34,7 @@ def failure_explained(examination: Examination) -> FailureExplained:
     kind = _failure_kind(examination)
     return FailureExplained(
         kind=kind,
-        summary=_summary(kind, examination.check, error_line),
+        summary=_failure_sentence(kind, examination.check, error_line),
         error_line=error_line,
         broken_rules=[_broken_rule(run, broken) for broken in examination.check.broken_rules],
         **{name: getattr(prediction, name, None) for name in _MEMORY_FIGURES},
@@ -60,7 +60,7 @@ def _failure_kind(examination: Examination) -> FailureKind:
     )
 
 
-def _summary(kind: FailureKind, check: LayoutCheck, error_line: str | None) -> str:
+def _failure_sentence(kind: FailureKind, check: LayoutCheck, error_line: str | None) -> str:
     """Returns a sentence on why a run died. `error_line` is the last error in its log."""
     quote = f": “{error_line}”" if error_line else ""
     if check.prediction is None:

@@ -99,7 +99,7 @@ def _remedy_answer(examination: Examination, remedy: Remedy) -> RemedyAnswer:
     return RemedyAnswer.from_attributes(
         remedy,
         change=remedy.words,
-        kind=_kind(change),
+        kind=_kind_of_change(change),
         knob=change and change.knob,
         layout=LayoutFields.shown(remedy.layout, on_torus=examination.run.problem.cluster.is_torus),
         saved_s=saved_s,
@@ -108,7 +108,7 @@ def _remedy_answer(examination: Examination, remedy: Remedy) -> RemedyAnswer:
     )
 
 
-def _kind(change: SingleChange | None) -> Literal["layout", "switch", "search"]:
+def _kind_of_change(change: SingleChange | None) -> Literal["layout", "switch", "search"]:
     """Returns the kind of a change: a field of the layout, a switch of the stack, or, for None, the
     best layout of a search."""
     if change is None:

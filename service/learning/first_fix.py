@@ -205,7 +205,7 @@ def _gap_fixes(speed: SpeedExplained, gap: GapExplained | None) -> Iterator[_Fix
     """Yields the advice to look for the cause of a gap, if the run is slower than predicted."""
     if gap is None or gap.gap_s <= 0 or speed.slower_by is None:
         return
-    words = f"Find out why it is {speed.slower_by:.0%} slower than predicted{_cause(gap)}"
+    words = f"Find out why it is {speed.slower_by:.0%} slower than predicted{_likely_cause(gap)}"
     if gap.look_at is not None:
         words += f": look at {gap.look_at}"
     words += "."
@@ -219,7 +219,7 @@ def _gap_fixes(speed: SpeedExplained, gap: GapExplained | None) -> Iterator[_Fix
     yield _Fix(speed.slower_by, words)
 
 
-def _cause(gap: GapExplained) -> str:
+def _likely_cause(gap: GapExplained) -> str:
     """Returns the most likely cause of a gap, in words that complete a sentence about the gap, such
     as ", most likely in exposed communication (probability 70%)"."""
     if gap.term is None or gap.probability is None:

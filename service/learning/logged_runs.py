@@ -183,7 +183,7 @@ def _crashed(submission: LogSubmission, contents: LogContents) -> bool:
     return submission.outcome is None and has_started and contents.tells_crash
 
 
-def _outcome(submission: LogSubmission, contents: LogContents) -> Outcome:
+def _outcome_of_run(submission: LogSubmission, contents: LogContents) -> Outcome:
     """Returns the outcome that the log shows, or else the one that the request states. Raises
     Invalid where the two contradict each other."""
     # A run that trained may have caught an earlier error: only the end of its log counts.
@@ -244,7 +244,7 @@ def _report_fields(
     report = submission.model_dump(
         mode="json", exclude_unset=True, exclude={"log", "framework", "outcome"}
     )
-    report["outcome"] = _outcome(submission, contents)
+    report["outcome"] = _outcome_of_run(submission, contents)
     reading = contents.reading
     if not submission.is_linked:
         report = {**{name: logged[name] for name in _LOGGED_PARTS if name in logged}, **report}

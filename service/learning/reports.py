@@ -153,7 +153,7 @@ def report_filter(rows: Rows, query: ReportFilterQuery, flags: Flags) -> ReportF
         received_since=query.created_since,
         since=query.since,
         until=query.until,
-        labels=tuple(map(_label, query.label)),
+        labels=tuple(map(_name_and_value, query.label)),
     )
 
 
@@ -170,7 +170,7 @@ def _architectures(rows: Rows, query: ReportFilterQuery) -> list[str] | None:
     return [name for name in of_families if not named or name in named]
 
 
-def _label(text: str) -> tuple[str, str]:
+def _name_and_value(text: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     return name, value
 

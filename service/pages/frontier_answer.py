@@ -36,7 +36,7 @@ def title(answer: Mapping[str, Any], grid: Mapping[str, Sequence[float]], tolera
     if corners:
         best = max(corners, key=lambda corner: len(_points_beyond(corner, grid)))
         limits = dict(zip(grid, best, strict=True))
-        parts = [_limit(answer, limits, name) for name in _SAID_IN_ORDER if name in limits]
+        parts = [_limit_phrase(answer, limits, name) for name in _SAID_IN_ORDER if name in limits]
         needs = {points[place]["pipeline_needed"] for place in _points_beyond(best, grid)}
         doubt = "; the 80% intervals leave open whether it does" if needs == {"undecided"} else ""
         return f"{without} {', '.join(parts)}{doubt}"
@@ -77,7 +77,7 @@ def _is_beyond(name: str) -> Callable[[float, float], bool]:
     return lambda value, limit: value <= limit
 
 
-def _limit(answer: Mapping[str, Any], limits: Mapping[str, float], name: str) -> str:
+def _limit_phrase(answer: Mapping[str, Any], limits: Mapping[str, float], name: str) -> str:
     """Returns a phrase for the limit on one axis, such as "on up to 512 chips". `limits` holds the
     limits of all axes of the picture, and `answer` the links by which multiples become GB/s."""
     value = limits[name]

@@ -46,7 +46,7 @@ async def runs(request: Request, services: ServicesDep, computation: Computation
         context |= await run_in_threadpool(_selected_runs, services, query)
     except SHOWN_ERRORS as error:
         return await trouble_page(request, error, "runs.html", context, ReportQuery)
-    context |= await _drift(request, services, computation, query, context["summary"])
+    context |= await _drift_context(request, services, computation, query, context["summary"])
     if (cursor := context["next"]) is not None:
         context["next_link"] = f"{PATH}?{urlencode({**sent, 'cursor': cursor}, doseq=True)}"
     context["data"] = {
@@ -111,7 +111,7 @@ def _selected_runs(services: Services, query: ReportQuery) -> dict[str, Any]:
     }
 
 
-async def _drift(
+async def _drift_context(
     request: Request,
     services: Services,
     computation: ComputationDep,

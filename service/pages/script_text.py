@@ -90,7 +90,7 @@ def _with_value_at(text: str, place: re.Match[str], name: str, value: Any) -> st
         return before + option + old + after
     if value is None:
         return before + after.lstrip(" \t")
-    return text[: place.start("value")] + _word(value) + text[place.end("value") :]
+    return text[: place.start("value")] + _shell_word(value) + text[place.end("value") :]
 
 
 def _with_new_option(text: str, setting: Mapping[str, Any], anchors: Iterable[str]) -> str | None:
@@ -109,14 +109,14 @@ def _with_new_option(text: str, setting: Mapping[str, Any], anchors: Iterable[st
 
 def _option(name: str, value: Any) -> str:
     """Returns an option of a command line, such as "--tp 8", or a bare "--bf16" for True."""
-    return name if value is True else f"{name} {_word(value)}"
+    return name if value is True else f"{name} {_shell_word(value)}"
 
 
-def _word(value: Any) -> str:
+def _shell_word(value: Any) -> str:
     """Returns a value as a shell takes it: items of a list with spaces between, a boolean as true
     or false, and anything else quoted where it must be."""
     if isinstance(value, list):
-        return " ".join(map(_word, value))
+        return " ".join(map(_shell_word, value))
     return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
 
 

@@ -107,7 +107,7 @@ def torus_of(
         hidden=sum(1 + plane.alike for plane in planes[len(shown) :]),
         other_slices=num_devices // len(places) - 1,
         devices_of_place=len(places) // prod(lengths),
-        spans=_spans(names, axes, places, num_devices),
+        spans=_dims_of_axes(names, axes, places, num_devices),
     )
 
 
@@ -126,7 +126,7 @@ def _places(
     domains = tuple(int(link["domain"]) for link in links)
     rings = tuple((links[dim]["name"], dim, links[dim]["kind"] == _RING) for dim in dims)
     orders = orders_of(domains, rings)
-    filling = _filling(layout)
+    filling = _filling_row(layout)
     ranks = np.arange(domains[max(dims)])
     coordinates = np.zeros((len(ranks), len(dims)), dtype=int)
     inside = 1
@@ -140,7 +140,7 @@ def _places(
     return [tuple(place) for place in coordinates.tolist()]
 
 
-def _filling(layout: Mapping[str, Any]) -> int:
+def _filling_row(layout: Mapping[str, Any]) -> int:
     """Returns the row of DeviceOrders (models.spec.device_order) that has the order in which a
     layout's ranks fill a torus."""
     order = TORUS_AXES.index(tuple(layout["torus_axes"] or TORUS_AXES[0]))
@@ -197,7 +197,7 @@ def _outermost_difference(axes: Axes, rank: int, neighbour: int) -> str:
     return differing[-1] if differing else ""  # `axes` are from the inside out
 
 
-def _spans(
+def _dims_of_axes(
     names: Sequence[str], axes: Axes, places: Sequence[Place], num_devices: int
 ) -> dict[str, tuple[str, ...]]:
     """Returns for each mesh axis the dims along which its first group lies. A group that leaves the
