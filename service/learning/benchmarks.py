@@ -2,7 +2,8 @@
 them, and learnt from.
 
 An *offset* is how far the machine lies from published machines in one coefficient of the cost
-model. *Published* coefficients are those of published runs alone.
+model. *Published* coefficients are those of published runs alone. A *problem* is a question with
+all its names resolved: its cluster is that of the benchmark.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Benchmarks(UseCase):
             table = nccl_tests.table_of(output, submission.operation)
         with self._store.reading() as rows:
             profile = active_profile(rows)
-            question = _question(rows, submission, table)
+            question = _question_of_cluster(rows, submission, table)
             resolved = Resolver(rows).resolve(question)
         problem = resolved.problem
         published = priors().coefficients(problem.scopes)
@@ -167,24 +168,25 @@ def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profil
     coefficients = coefficients_with_offsets(
         profile.coefficients(problem.scopes), row.document["offsets"]
     )
+    # The benchmarks of a tenant are a source apart from its runs, whose errors they do not share.
     source = f"{row.tenant or row.document['source'] or ''}/benchmarks"
     return Observation(
         key=row.id, problem=problem, layout=Layout(), coefficients=coefficients, source=source
     )
 
 
-def _question(
+def _question_of_cluster(
     rows: Rows, submission: BenchmarkSubmission, table: nccl_tests.Table | None
 ) -> Question:
-    """Returns a question about the cluster of the benchmark. For matrix products it has one chip.
-    For a collective it has the chips of the request, or else as many as the table has ranks."""
+    """Returns a question with the cluster of the benchmark and a placeholder for the model, so that
+    its hardware is resolved as that of any question. For matrix products the cluster has one chip;
+    for a collective the chips of the request, else of the preset, else as many as ranks."""
     cluster = submission.cluster
     precision = submission.precision
     ranks = 1 if table is None else table.ranks
     chip, _, size = Resolver(rows).cluster_parts(cluster)
     if table is not None:
         precision = _any_precision(chip.value)
-    # The request states no size: a collective ran on the preset's number of chips, if it has one.
     if table is None or (cluster.num_chips is None and cluster.torus_shape is None and ranks):
         num_chips = size.num_chips if table is not None and size.num_chips else ranks
         cluster = cluster.model_copy(
@@ -271,8 +273,10 @@ def _require_named_chip(problem: Problem, table: nccl_tests.Table) -> None:
     their names tell."""
     chip = problem.cluster.chip
     chips_by_id = {candidate.id: candidate for candidate in (chip, *catalogue.chips().values())}
+    # Devices of a chip that the request describes may print any name. Only a chip whose own name
+    # reads like that of a device can be compared.
     if not any(chip in device.matching([chip]) for device in printed_devices(chip.name)):
-        return  # a chip that a request describes may print any name
+        return
     for printed in table.devices:
         for device in printed_devices(printed):
             if chip not in device.matching(chips_by_id.values()):
@@ -331,7 +335,7 @@ def _gemm_timings(
     in one number format. Raises Invalid for a rate above the chip's peak."""
     gemms = [(submission.gemms or [])[position] for position in positions]
     field = "precision" if gemms[0].dtype is None else f"gemms[{positions[0]}].dtype"
-    with relocate_errors("workload.precision", field):
+    with relocate_errors("workload.precision", field):  # errors name the field that the user gave
         problem = replace(problem, workload=replace(problem.workload, precision=dtype))
         peak = problem.cluster.peak_flops(problem.workload.number_format.gemm) / 1e12
     m, n, k = (np.array([float(getattr(gemm, dim)) for gemm in gemms]) for dim in ("m", "n", "k"))

@@ -1,5 +1,5 @@
 """The input of a calibration: the reports and benchmarks that the version it starts from has not
-learnt yet.
+learnt yet. It is a version of a *profile*, which has the coefficients of the cost model.
 
 A *group* is the measurements of one tenant on one chip and stack. It *waits* until other tenants
 measure alike. A tenant's *own* version is learnt from its reports alone, and predicts only for it.
@@ -107,7 +107,7 @@ class CalibrationInput:
 
     def compared_with_active(self, calibration: Calibration) -> Calibration:
         """Returns the calibration with the errors of the active version, which it would replace, as
-        its errors before. The comparison of memory is left out."""
+        its errors before. The comparison of memory is left out: it was made with `base` alone."""
         if self.base.version == self.active.version:
             return calibration
         held_out = calibration.held_out
@@ -122,8 +122,8 @@ class CalibrationInput:
     def learnt(self) -> dict[str, Any]:
         """Returns a record of what a version made from this input has learnt: the number of
         reports, and the ids by which a later calibration tells what is new. Everything with an id
-        before `through` is learnt, and so are the ids in `recent`. An exception are the groups in
-        `waiting`: nothing from their first id on is learnt until others agree with them.
+        before `through` is learnt, and so are the ids in `recent`. Only the groups in `waiting` are
+        not: from their first id on they are read again, until others agree with them.
 
         Ids before `through` need no list, because what this calibration could not see gets an id
         from after the cutoff (service.store.arrivals), give or take the difference of clocks. A
@@ -133,7 +133,7 @@ class CalibrationInput:
             return {"reports": len(self.runs), "recent": self.seen_ids}
         before = _learnt_before(self.base)
         through = before["through"]
-        waiting = _waiting(before)
+        waiting = _waiting_groups(before)
         recent = [*before["recent"], *(run.report_id for run in self.runs), *self.benchmark_ids]
         if self.corroboration is not None:
             recent += self.corroboration.unused
@@ -220,12 +220,13 @@ def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> Cali
     )
 
 
-def rests_on_the_same(rows: Rows, inputs: CalibrationInput) -> bool:
+def has_learnt_the_same(rows: Rows, inputs: CalibrationInput) -> bool:
     """Returns whether the last version of the tenant's own profile has learnt exactly this input. A
     version that the tenant has deactivated does not count."""
     id_ = own_profile_id(inputs.owner or "")
     own = rows.profiles.find(id_)
-    # With a manual policy and no active version, the tenant has not activated it, or no longer.
+    # Under a manual policy, no active version means that the tenant deactivated it, or never
+    # activated it.
     if own is None or (own.active_version is None and inputs.policy.mode == "manual"):
         return False
     last = rows.profiles.find_latest(id_)
@@ -251,7 +252,7 @@ def _learnt_before(version: ProfileVersionRow) -> dict[str, Any]:
     return {**_NOTHING_LEARNT, **(version.learnt or {})}
 
 
-def _waiting(learnt: dict[str, Any]) -> dict[Group, str]:
+def _waiting_groups(learnt: dict[str, Any]) -> dict[Group, str]:
     """Returns the groups whose measurements wait for other tenants to agree, each with the first id
     that is not learnt."""
     return {
@@ -265,9 +266,9 @@ def _unlearnt_reports(
 ) -> list[ReportRow]:
     """Returns the reports that the filter selects and that are not learnt yet, oldest first.
     Reports of a group that waits for others to agree are read again from its first id on."""
-    # Informative are reports of a step time, of memory, or of a failure for want of it.
+    # Informative reports tell a step time, a peak of memory, or that memory ran out.
     reports = [*rows.reports.informative(replace(report_filter, after_id=learnt["through"]))]
-    for group, first in _waiting(learnt).items():
+    for group, first in _waiting_groups(learnt).items():
         if not group.of_benchmarks:
             group_filter = replace(
                 report_filter,
@@ -286,7 +287,7 @@ def _unlearnt_benchmarks(
     """Returns the benchmarks that are not learnt yet as observations for this profile, oldest
     first. Benchmarks of a group that waits for others to agree are read again from its first id
     on."""
-    waiting = _waiting(learnt)
+    waiting = _waiting_groups(learnt)
     span = request.since, request.until
     benchmarks = {row.id: row for row in rows.benchmarks.created_between(*span, learnt["through"])}
     if any(group.of_benchmarks for group in waiting):

@@ -1,5 +1,5 @@
-"""Calibrations: a new version of a profile is learnt from the reports made under it; or, of a
-tenant's own profile, from what that tenant reported.
+"""Calibrations: a new version of a profile (the coefficients of the cost model) is learnt from the
+reports made under it; or, of a tenant's own profile, from what that tenant reported.
 
 A version is *promoted* when it becomes the active one, with which predictions are made. `base` is
 the version that is learnt on top of. *Held-out* runs were not learnt, and show its error.
@@ -20,9 +20,9 @@ from service.errors import Conflict, NotFound, NothingToLearn
 from service.learning.calibration_input import (
     MOST_OWN,
     CalibrationInput,
+    has_learnt_the_same,
     read_input,
     read_own_input,
-    rests_on_the_same,
 )
 from service.learning.drift_flags import changes_of_level
 from service.learning.promotion import compare_on_latest_runs, compare_on_published_runs, judge
@@ -177,11 +177,11 @@ def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVer
     request asks for it. Raises NothingToLearn."""
     with store.reading() as rows:
         inputs = read_own_input(rows, tenant, request)
-        is_known = rests_on_the_same(rows, inputs)
-        slower = None if request.activate else _runs_that_became_slower(rows, inputs)
+        is_known = has_learnt_the_same(rows, inputs)
+        slower = None if request.activate else _latest_slowdown(rows, inputs)
     if not inputs.observations or is_known:
         raise NothingToLearn(len(inputs.unusable), inputs.base.version)
-    fitted = _fit(inputs)
+    fitted = _fit_profile(inputs)
     promotion = judge(inputs.policy, fitted, None, requested=request.activate, is_own=True)
     if slower is not None:
         promotion = Promotion(
@@ -194,7 +194,7 @@ def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVer
     return replace(new_version, keeps_active=slower is not None)
 
 
-def _runs_that_became_slower(rows: Rows, inputs: CalibrationInput) -> str | None:
+def _latest_slowdown(rows: Rows, inputs: CalibrationInput) -> str | None:
     """Returns a sentence on the last lasting slowdown (service.learning.drift) before or among the
     runs to be learnt; None where runs did not become slower."""
     changes = changes_of_level(rows, Profile.from_json(inputs.base.content), only_slower=True)
@@ -206,7 +206,8 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion:
     """Fits a new version of a shared profile and decides whether it is to be activated, without
     storing it. A version that may be activated learns only what several tenants agree on. Raises
     NothingToLearn."""
-    # Reports that are being written have earlier ids: none may appear after the input is read.
+    # A report that is being written has an id from before the cutoff. If it appeared only after the
+    # input is read, it would count as learnt and never be.
     with store.writing() as rows:
         cutoff = rows.arrivals.wait_for_writers()
     with store.reading() as rows:
@@ -216,7 +217,7 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion:
     may_activate = request.activate or inputs.policy.mode == "automatic"
     if may_activate:
         inputs = inputs.corroborated()
-    fitted = _fit(inputs)
+    fitted = _fit_profile(inputs)
     published = latest = None
     if may_activate:
         active = Profile.from_json(inputs.active.content)
@@ -257,10 +258,11 @@ def _new_version(
     )
 
 
-def _fit(inputs: CalibrationInput) -> Calibration:
-    """Fits the profile to the runs and benchmarks. The variance of what was learnt before is first
-    raised by the drift to be expected. Influences on a shared profile name no reports."""
+def _fit_profile(inputs: CalibrationInput) -> Calibration:
+    """Fits the profile to the runs and benchmarks. In a shared profile, the record of how far each
+    run moved it (its influences) names no report, because other tenants read it."""
     problems = {observation.problem for observation in inputs.observations}
+    # Each fleet gets offsets of its own to learn, from 0, beside what published runs have taught.
     profile = with_fleet_offsets(Profile.from_json(inputs.base.content), problems)
     # Hardware and software change: what was learnt long ago is less sure.
     posterior = inputs.posterior.with_added_variance(drift_variance(profile))
@@ -269,6 +271,7 @@ def _fit(inputs: CalibrationInput) -> Calibration:
     )
     if inputs.owner is not None:
         made_by += f" of one tenant, on top of version {inputs.base.version}"
+    # Sources are limited, so that one that reports very often does not outweigh all others.
     fitted = calibrate(profile, with_limited_sources(inputs.observations), made_by, posterior)
     influences = fitted.profile.influences
     if influences is None or inputs.owner is not None:
@@ -291,9 +294,9 @@ def _calibration_answer(
         based_on=inputs.base.version,
         window=inputs.window(),
         promotion=promotion,
-        unseen=_errors(fitted.held_out),
-        unseen_memory=_errors(fitted.held_out_memory),
-        published=_errors(published),
+        unseen=_error_answers(fitted.held_out),
+        unseen_memory=_error_answers(fitted.held_out_memory),
+        published=_error_answers(published),
         observations=len(inputs.runs),
         waiting=0 if inputs.corroboration is None else inputs.corroboration.reports,
         changes=changes,
@@ -304,7 +307,7 @@ def _calibration_answer(
     )
 
 
-def _errors(held_out: ProfileComparison | None) -> UnseenErrors | None:
+def _error_answers(held_out: ProfileComparison | None) -> UnseenErrors | None:
     """Returns the errors of step time or memory before and after a calibration, in all and by kind
     of run; None where nothing was compared."""
     if held_out is None:

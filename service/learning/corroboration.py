@@ -3,9 +3,9 @@ version learns from a tenant only what others agree with, so that none moves the
 by itself.
 
 Measurements are compared by kind, which is a chip with a stack, and by quantity. A tenant's level
-of a quantity is the median, over its measurements, of how far they lie from the profile, as a
-logarithm. Two levels of one sign agree where they differ by no more than half of the larger one, so
-that either tells more of the other than the profile does; or by no more than the margin of the
+of a quantity is the median, over its measurements, of measured over predicted, as a logarithm. Two
+levels of one sign agree where they differ by no more than half of the larger one, so that either
+tells more of the other than the profile's prediction does; or by no more than the margin of the
 policy.
 
 Levels that agree may still differ: 1.3 times the predicted time, and 1.68 times. Only the smaller
@@ -82,8 +82,8 @@ def corroborated(
     margin: float,
 ) -> Corroborated:
     """Returns the part of these measurements on which at least `min_tenants` tenants agree, within
-    `margin` or half of the larger level. Measurements that came without a key need nobody to
-    agree."""
+    `margin` or half of the larger level. Measurements that came without an API key need
+    nobody to agree."""
     levels = _levels(runs, benchmarks, profile)
     shifts = _shifts(levels, min_tenants, margin)
     agreed_runs = [_agreed_part(run, shifts) for run in runs]
@@ -152,7 +152,7 @@ def _shifts(levels: _Levels, min_tenants: int, margin: float) -> _Shifts:
     level to the agreed one. Quantities without agreement are left out."""
     shifts: _Shifts = {}
     for (group, quantity), own in levels.items():
-        if group.tenant is None:
+        if group.tenant is None:  # sent without an API key, which needs nobody to agree
             shifts[group, quantity] = 0.0
             continue
         agreed = _agreed_level(own, _levels_of_kind(levels, group, quantity), min_tenants, margin)
@@ -193,8 +193,8 @@ def _agreed_part(run: StoredRun, shifts: _Shifts) -> StoredRun | None:
     """Returns the run with only those measurements that others agree with, scaled to the agreed
     level; None where no measurement is left."""
     group = group_of(run)
-    time_factor = _factor(shifts.get((group, _TIME)))
-    memory_factor = _factor(shifts.get((group, _MEMORY)))
+    time_factor = _factor_of_shift(shifts.get((group, _TIME)))
+    memory_factor = _factor_of_shift(shifts.get((group, _MEMORY)))
     is_timed = run.step_time_s is not None and time_factor is not None
     has_parts = is_timed and (group, _PARTS) in shifts
     # A part of the step is scaled with the step, and keeps its share of it.
@@ -212,7 +212,7 @@ def _agreed_part(run: StoredRun, shifts: _Shifts) -> StoredRun | None:
     return agreed if says_something else None
 
 
-def _factor(shift: float | None) -> float | None:
+def _factor_of_shift(shift: float | None) -> float | None:
     """Returns the factor by which a shift of logarithms multiplies; None where nothing is agreed
     on."""
     return None if shift is None else math.exp(shift)

@@ -41,7 +41,7 @@ class _Residual:
         return run.chip, run.fabric, run.stack, family_of(run.architecture)
 
     @property
-    def question(self) -> Hashable:
+    def question_key(self) -> Hashable:
         """Returns a key that runs of one question and layout on one owner's machines share. The
         residuals of such runs may differ from those of other runs by a constant."""
         return self.run.run_hash, self.run.tenant, self.run.source
@@ -95,10 +95,11 @@ def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
     residuals = sorted(residuals, key=lambda residual: (residual.run.measured_at, residual.run.id))
     runs = [residual.run for residual in residuals]
     values = np.array([residual.value for residual in residuals])
+    # Runs of different questions may lie apart by a constant, which is no change of level.
     question_numbers: dict[Hashable, int] = {}
     questions = np.array(
         [
-            question_numbers.setdefault(residual.question, len(question_numbers))
+            question_numbers.setdefault(residual.question_key, len(question_numbers))
             for residual in residuals
         ]
     )
@@ -119,7 +120,7 @@ def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
         last=runs[-1].measured_at,
         residual_median=float(np.median(values)),
         changes=changes,
-        sentence=_sentence(f"{family} on {chip} with {stack}", changes, len(runs)),
+        sentence=_last_change_sentence(f"{family} on {chip} with {stack}", changes, len(runs)),
     )
 
 
@@ -135,7 +136,7 @@ def _change_answer(runs: Sequence[MeasuredReport], change: Change, end: int) -> 
     )
 
 
-def _sentence(runs_of: str, changes: Sequence[ChangeAnswer], runs: int) -> str:
+def _last_change_sentence(runs_of: str, changes: Sequence[ChangeAnswer], runs: int) -> str:
     """Returns a sentence on the last change, such as "llama-3.1 on h100 with megatron: 12% slower
     since ...". `runs_of` names the kind of run, and `runs` counts them."""
     if runs < 2 * MIN_RUNS:  # a change has so many before it, and as many after it

@@ -40,10 +40,10 @@ class DriftFlags:
         report_filter = replace(reports_of(rows, profile.id), measured=True)
         ids = rows.reports.newest_ids(report_filter, _REPORTS)
         key = "drift flags", profile.id, profile.version, digest(*ids)
-        return rows.recall(key, lambda: _flags(rows, profile))
+        return rows.recall(key, lambda: _read_flags(rows, profile))
 
 
-def _flags(rows: Rows, profile: Profile) -> Flags:
+def _read_flags(rows: Rows, profile: Profile) -> Flags:
     """Returns the sentence with which each report after a change of level is flagged, by the
     report's id."""
     return {
@@ -58,7 +58,7 @@ def changes_of_level(rows: Rows, profile: Profile, *, only_slower: bool = False)
     reports = rows.reports.newest_measured(reports_of(rows, profile.id), _REPORTS)
     drifting, _ = drift_series(rows, reports, profile)
     return {
-        id_: _sentence(series, change)
+        id_: _change_sentence(series, change)
         for series in drifting
         for change in series.changes
         if change.slower > 0 or not only_slower
@@ -66,7 +66,7 @@ def changes_of_level(rows: Rows, profile: Profile, *, only_slower: bool = False)
     }
 
 
-def _sentence(series: DriftSeries, change: ChangeAnswer) -> str:
+def _change_sentence(series: DriftSeries, change: ChangeAnswer) -> str:
     """Returns words such as "runs of llama-3.1 on h100 with megatron are 12% slower since ..."."""
     return (
         f"runs of {series.family} on {series.chip} with {series.stack} are"

@@ -53,9 +53,8 @@ def examine(store: Store, run: ExplainedRun, deadline: Deadline) -> Examination:
         problem,
         run.profile,
         run.layout,
-        None,
-        deadline,
-        _failed_gib(store, run, prediction, memory_shown),
+        should_continue=deadline,
+        oom_gib=_failed_gib(store, run, prediction, memory_shown),
     )
     return Examination(
         run=run,
@@ -72,7 +71,7 @@ def _failed_gib(
 ) -> float:
     """Returns the smallest predicted need, in GiB, of the runs like this one that ran out of
     memory; infinity where none did. If this run fitted, failures that needed no more than it do not
-    count."""
+    count, because it shows that so much fits."""
     failed_gib = least_failed_gib(out_of_memory_runs(store, run.problem, run.profile))
     if prediction is None or memory_shown.outcome == "not_known":
         return failed_gib
@@ -97,6 +96,6 @@ def _measured_speed(run: ExplainedRun, prediction: Prediction | None) -> Measure
             raise
         name = fault.field.removeprefix("measured.")
         raise Invalid("log", fault.value, f"says {name}, which {fault.rule}") from None
-    if report.parts is not None and prediction is not None:
+    if report.parts is not None and prediction is not None:  # only for its errors
         measurements.compare_parts(run.problem, report.parts, speed.step_time_s, prediction)
     return speed

@@ -34,7 +34,7 @@ def failure_explained(examination: Examination) -> FailureExplained:
     kind = _failure_kind(examination)
     return FailureExplained(
         kind=kind,
-        summary=_summary(kind, examination.check, error_line),
+        summary=_failure_sentence(kind, examination.check, error_line),
         error_line=error_line,
         broken_rules=[_broken_rule(run, broken) for broken in examination.check.broken_rules],
         **{name: getattr(prediction, name, None) for name in _MEMORY_FIGURES},
@@ -52,6 +52,7 @@ def _failure_kind(examination: Examination) -> FailureKind:
     probability = prediction.fit_probability  # that the run has enough memory
     if examination.memory_shown.outcome == "ran_out":
         return "unlikely_out_of_memory" if probability >= SAFE_FIT_PROBABILITY else "out_of_memory"
+    # Where it is not known whether memory ran out, a layout that probably does not fit is blamed.
     return (
         "memory_likely"
         if must_change(prediction, examination.memory_shown)
@@ -59,7 +60,7 @@ def _failure_kind(examination: Examination) -> FailureKind:
     )
 
 
-def _summary(kind: FailureKind, check: LayoutCheck, error_line: str | None) -> str:
+def _failure_sentence(kind: FailureKind, check: LayoutCheck, error_line: str | None) -> str:
     """Returns a sentence on why a run died. `error_line` is the last error in its log."""
     quote = f": “{error_line}”" if error_line else ""
     if check.prediction is None:
@@ -105,7 +106,7 @@ def _largest_terms(prediction: Prediction) -> str:
 def _broken_rule(run: ExplainedRun, broken: BrokenRule) -> BrokenRuleAnswer:
     """Returns a broken rule with the field of the request that breaks it and the cure, as the
     answer shows it."""
-    if broken.is_of_batch:
+    if broken.is_of_batch:  # no field of the layout is to blame, but the global batch
         return BrokenRuleAnswer.of_batch(broken, run.question, run.problem.stack)
     return BrokenRuleAnswer(
         name=broken.rule.name,
@@ -119,8 +120,8 @@ def _broken_rule(run: ExplainedRun, broken: BrokenRule) -> BrokenRuleAnswer:
 
 
 def _memory_shares(prediction: Prediction | None) -> list[MemoryShare]:
-    """Returns the terms of the predicted memory with their shares, the largest first; none without
-    a prediction."""
+    """Returns the terms of the predicted memory with their shares, the largest first. Terms too
+    small to matter are left out; without a prediction there are none."""
     if prediction is None:
         return []
     shares = [

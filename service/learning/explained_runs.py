@@ -79,6 +79,7 @@ class ExplainedRun:
         if self.report.memory is None or prediction is None:
             return MemoryShown("fitted")
         compared = measurements.compare_memory(self.report.memory, prediction)
+        # Reserved memory is what may run out, so it counts before allocated memory.
         residual = compared.reserved_residual
         if residual is None:
             residual = compared.allocated_residual
@@ -96,19 +97,19 @@ def log_submission(store: Store, request: Request) -> LogSubmission | None:
     has no log. Raises Invalid or Refused where a launch beside it cannot be read."""
     if request.log is None:
         return None
-    return _log_submission(request, _subject_members(request, _launched(store, request)))
+    return _log_submission(request, _subject_members(request, _launched_subject(store, request)))
 
 
 def read_run(store: Store, request: Request, contents: LogContents | None) -> ExplainedRun:
     """Returns the run that a request tells of. `contents` is what its log says; None where there is
     no log. Raises Invalid or Refused for what cannot be read, and for a log of another run."""
-    launched = _launched(store, request)
+    launched = _launched_subject(store, request)
     members = _subject_members(request, launched)
     logged = None if contents is None else _logged_run(store, request, members, contents)
     if logged is not None:
         report = logged.report
     else:
-        figures = _set_members(request, _FIGURES)
+        figures = _fields_given(request, _FIGURES)
         outcome = request.outcome or "ok"
         report = ReportSubmission.model_validate({**members, **figures, "outcome": outcome})
     with store.reading() as rows:
@@ -131,7 +132,7 @@ def read_run(store: Store, request: Request, contents: LogContents | None) -> Ex
     )
 
 
-def _launched(store: Store, request: Request) -> LaunchedQuestion | None:
+def _launched_subject(store: Store, request: Request) -> LaunchedQuestion | None:
     """Returns the question and layout that the request's launch describes; None where the request
     has no launch."""
     if not isinstance(request, LaunchedExplanationRequest):
@@ -144,16 +145,16 @@ def _subject_members(request: Request, launched: LaunchedQuestion | None) -> dic
     """Returns the description of what ran, as fields of a report: from the launch where there is
     one, else from the request."""
     if launched is None:
-        return _set_members(request, RunSubject.model_fields)
+        return _fields_given(request, RunSubject.model_fields)
     question = launched.question
     members = {name: getattr(question, name) for name in Question.model_fields}
-    return {**members, "layout": launched.layout, **_set_members(request, ["measured_at"])}
+    return {**members, "layout": launched.layout, **_fields_given(request, ["measured_at"])}
 
 
 def _log_submission(request: Request, members: dict[str, Any]) -> LogSubmission:
-    """Returns the request's log as a submission. `members` describe what ran, in the fields of a
-    report."""
-    members_of_run = _set_members(request, ["log", "framework", "outcome"])
+    """Returns the request's log in the form in which logs are reported, so that both are read
+    alike. `members` describe what ran, in the fields of a report."""
+    members_of_run = _fields_given(request, ["log", "framework", "outcome"])
     return LogSubmission.model_validate({**members, **members_of_run})
 
 
@@ -165,15 +166,15 @@ def _logged_run(
     another."""
     submission = _log_submission(request, members)
     logged = read_logged_run(store, submission, contents)
-    report = logged.report.model_copy(update=_set_members(request, _BESIDE_LOG))
+    report = logged.report.model_copy(update=_fields_given(request, _BESIDE_LOG))
     ends_in_crash = contents.trouble.ends_in_crash
     if request.outcome is None and report.outcome == "ok" and ends_in_crash:
         report = report.model_copy(update={"outcome": "crashed"})
     return replace(logged, report=report)
 
 
-def _set_members(request: Request, names: Iterable[str]) -> dict[str, Any]:
-    """Returns the named fields of the request that are set to something other than null."""
+def _fields_given(request: Request, names: Iterable[str]) -> dict[str, Any]:
+    """Returns those of the named fields that the request gives, without those given as null."""
     return {
         name: getattr(request, name)
         for name in names

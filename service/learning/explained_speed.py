@@ -48,11 +48,11 @@ def speed_explained(examination: Examination) -> SpeedExplained | None:
         predicted_mfu=ByConvention.model_validate(prediction.mfu),
         slower_by=None if step_time_s is None else step_time_s / prediction.step_time_s - 1,
         within_interval=measurements.is_within_interval(step_time_s, prediction),
-        summary=_summary(prediction, step_time_s),
+        summary=_speed_sentence(prediction, step_time_s),
     )
 
 
-def _summary(prediction: Prediction, step_time_s: float | None) -> str:
+def _speed_sentence(prediction: Prediction, step_time_s: float | None) -> str:
     """Returns a sentence that says how far a step is from its prediction, and whether that is
     within its interval."""
     predicted = (
@@ -74,8 +74,8 @@ def _summary(prediction: Prediction, step_time_s: float | None) -> str:
 
 
 def time_shares(prediction: Prediction | None) -> list[TimeShare]:
-    """Returns the terms of the predicted step time with their shares, the largest first; none
-    without a prediction."""
+    """Returns the terms of the predicted step time with their shares, the largest first. Terms
+    below 0.1% of the step are left out; without a prediction there are none."""
     if prediction is None:
         return []
     shares = [

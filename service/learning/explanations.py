@@ -3,7 +3,8 @@
 The run is read (`explained_runs`) and examined (`examination`). Each part of the answer has a
 module: `explained_speed`, `explained_failure`, and `log_observations` on what the log itself
 shows. `first_fix` picks from them what to do first. A *remedy* is a change that helps the run, of a
-field of the layout (a *knob*) or of a setting of the framework (a *switch*).
+field of the layout (a *knob*) or of a setting of the framework (a *switch*). A *reservation* is a
+setting of the launch that was not understood.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ class Explanations(UseCase):
         log. `require_client` raises once the client has hung up."""
         run = read_run(self._store, request, contents)
         deadline = Deadline(request.time_limit_s, require_client)
-        return _answer(examine(self._store, run, deadline)).model_dump(mode="json")
+        return _compose_answer(examine(self._store, run, deadline)).model_dump(mode="json")
 
 
-def _answer(examination: Examination) -> ExplanationAnswer:
+def _compose_answer(examination: Examination) -> ExplanationAnswer:
     """Returns the explanation: its parts, the assumptions that it rests on, and what to do
     first."""
     run = examination.run
@@ -79,7 +80,7 @@ def _answer(examination: Examination) -> ExplanationAnswer:
         gap=gap,
         failure=failure,
         log=log,
-        what_to_try=[_remedy(examination, remedy) for remedy in examination.remedies],
+        what_to_try=[_remedy_answer(examination, remedy) for remedy in examination.remedies],
         search_exact=examination.check.best_is_exact,
         warnings=[*map(WarningAnswer.from_attributes, examination.check.warnings)],
         launch_read=run.launch,
@@ -87,7 +88,7 @@ def _answer(examination: Examination) -> ExplanationAnswer:
     )
 
 
-def _remedy(examination: Examination, remedy: Remedy) -> RemedyAnswer:
+def _remedy_answer(examination: Examination, remedy: Remedy) -> RemedyAnswer:
     """Returns a remedy as the answer shows it, with the seconds that it saves of a step."""
     saved_s = None
     if remedy.gain is not None and examination.prediction is not None:
@@ -98,7 +99,7 @@ def _remedy(examination: Examination, remedy: Remedy) -> RemedyAnswer:
     return RemedyAnswer.from_attributes(
         remedy,
         change=remedy.words,
-        kind=_kind(change),
+        kind=_kind_of_change(change),
         knob=change and change.knob,
         layout=LayoutFields.shown(remedy.layout, on_torus=examination.run.problem.cluster.is_torus),
         saved_s=saved_s,
@@ -107,7 +108,7 @@ def _remedy(examination: Examination, remedy: Remedy) -> RemedyAnswer:
     )
 
 
-def _kind(change: SingleChange | None) -> Literal["layout", "switch", "search"]:
+def _kind_of_change(change: SingleChange | None) -> Literal["layout", "switch", "search"]:
     """Returns the kind of a change: a field of the layout, a switch of the stack, or, for None, the
     best layout of a search."""
     if change is None:

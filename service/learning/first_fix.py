@@ -108,7 +108,7 @@ def _fix_for_failure(
         cause = f"As it ran, {memory_words(check.prediction)}"
     safe = [remedy for remedy in remedies if remedy.is_safe]
     if safe:
-        return f"{_cheapest_fix(safe)}. {cause}."
+        return f"{_simplest_fix(safe)}. {cause}."
     if check.broken_rules:
         return f"Set {check.broken_rules[0].cure}. {cause}."
     if remedies:
@@ -120,7 +120,7 @@ def _fix_for_failure(
     return f"No layout of this job surely fits on these chips: take more of them. {cause}."
 
 
-def _cheapest_fix(safe: Sequence[Remedy]) -> str:
+def _simplest_fix(safe: Sequence[Remedy]) -> str:
     """Returns the advice to make the single change with the shortest step, or to run the best
     layout of a search if there is no single change. `safe` has the remedies that surely fit, the
     shortest step first."""
@@ -205,7 +205,7 @@ def _gap_fixes(speed: SpeedExplained, gap: GapExplained | None) -> Iterator[_Fix
     """Yields the advice to look for the cause of a gap, if the run is slower than predicted."""
     if gap is None or gap.gap_s <= 0 or speed.slower_by is None:
         return
-    words = f"Find out why it is {speed.slower_by:.0%} slower than predicted{_cause(gap)}"
+    words = f"Find out why it is {speed.slower_by:.0%} slower than predicted{_likely_cause(gap)}"
     if gap.look_at is not None:
         words += f": look at {gap.look_at}"
     words += "."
@@ -219,7 +219,7 @@ def _gap_fixes(speed: SpeedExplained, gap: GapExplained | None) -> Iterator[_Fix
     yield _Fix(speed.slower_by, words)
 
 
-def _cause(gap: GapExplained) -> str:
+def _likely_cause(gap: GapExplained) -> str:
     """Returns the most likely cause of a gap, in words that complete a sentence about the gap, such
     as ", most likely in exposed communication (probability 70%)"."""
     if gap.term is None or gap.probability is None:

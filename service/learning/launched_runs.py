@@ -31,7 +31,7 @@ def described_run(rows: Rows, run: LaunchedRun) -> DescribedRun:
     """Returns the run that a launch describes. Raises Invalid or Refused where the launch cannot be
     read."""
     launched = launched_question(Resolver(rows), run.launch, run)
-    other_members = {name: getattr(run, name) for name in run.model_fields_set - _OF_LAUNCH}
+    other_members = {name: getattr(run, name) for name in run.model_fields_set - _LAUNCH_FIELDS}
     question = {name: getattr(launched.question, name) for name in Question.model_fields}
     return DescribedRun(
         members={**other_members, **question, "layout": launched.layout},
@@ -43,5 +43,5 @@ def described_run(rows: Rows, run: LaunchedRun) -> DescribedRun:
     )
 
 
-_OF_LAUNCH = {"launch", "profile", *Question.model_fields}
+_LAUNCH_FIELDS = {"launch", "profile", *Question.model_fields}
 """The members of a request that the description by its launch replaces."""

@@ -3,7 +3,8 @@ the arguments that it dumps, the facts that it states, the devices that it names
 print beside the time. A log that contradicts is refused, with both values.
 
 A run is *linked* where the request names an earlier answer, which says what ran. A *fact* is a
-figure that a log states outside of its steps; a *statement* is a line that states one.
+figure that a log states outside of its steps; a *statement* is a line that states one. A *problem*
+is a question with all its names resolved.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def _require_stated_facts(
     for fact, statements_of_fact in by_fact.items():
         if not any(known_facts.allows(statement) for statement in statements_of_fact):
             first = statements_of_fact[0]
-            field = known_facts.field(first)
+            field = known_facts.contradicted_field(first)
             where = "what it is linked to" if linked else "the request"
             remedy = (
                 f"report it with its own {field.partition('.')[0]}"
@@ -113,9 +114,9 @@ def _require_stated_facts(
             )
             rule = (
                 f"line {first.line} says {first.text!r} where {where} has"
-                f" {known_facts.shown(fact)}: {remedy}"
+                f" {known_facts.value_words(fact)}: {remedy}"
             )
-            raise Invalid("log", _number(first.value), rule)
+            raise Invalid("log", _integer_if_whole(first.value), rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,32 +139,32 @@ class _KnownFacts:
             return self.resolved.problem.workload.lora is not None
         if fact == "step_tokens":  # frameworks may not count the padding of sequences
             return value <= self.resolved.problem.workload.tokens
-        return value in self._values(fact)
+        return value in self._allowed_values(fact)
 
-    def field(self, statement: Statement) -> str:
+    def contradicted_field(self, statement: Statement) -> str:
         """Returns the field of the request that a statement contradicts. If far fewer parameters
         are trained than the model has, they are adapters, and the field is `workload.lora`."""
         if statement.fact == "trainable_parameters":
             adapters = self.resolved.problem.workload.lora is not None
-            if adapters or statement.value < min(self._totals()) / 2:
+            if adapters or statement.value < min(self._parameter_totals()) / 2:
                 return "workload.lora"
         return _FIELDS[statement.fact]
 
-    def shown(self, fact: Fact) -> str:
+    def value_words(self, fact: Fact) -> str:
         """Returns what the request says of a fact, in words such as "layout.tp = 8"."""
-        if fact == "adapter_parameters":
+        if fact == "adapter_parameters":  # which only a run without adapters contradicts
             return "no workload.lora, and so trains all parameters"
         if fact == "step_tokens":
             return f"{self.resolved.problem.workload.tokens:,.0f} tokens a step"
         if fact in ("parameters", "sharded_parameters", "trainable_parameters"):
             architecture = self.resolved.problem.architecture
             return f"{architecture.name} with {architecture.parameters.total:,} parameters"
-        value = min(self._values(fact))
+        value = min(self._allowed_values(fact))
         if fact == "data_parallel":
             return f"{value:,} data-parallel ranks"
         return f"{_FIELDS[fact]} = {value:,}"
 
-    def _values(self, fact: Fact) -> set[int]:
+    def _allowed_values(self, fact: Fact) -> set[int]:
         """Returns the values that a statement of this fact may have. There are several values where
         frameworks count differently: devices or chips, with or without context parallelism."""
         problem, layout = self.resolved.problem, self.layout
@@ -192,7 +193,7 @@ class _KnownFacts:
         vision tower of which only the text tower is described."""
         return self.resolved.used.architecture.text_tower
 
-    def _totals(self) -> list[int]:
+    def _parameter_totals(self) -> list[int]:
         """Returns counts of all parameters of the model: with and without its encoder, and with and
         without its multi-token prediction, because frameworks differ in that."""
         count = self.resolved.problem.architecture.parameters
@@ -202,11 +203,14 @@ class _KnownFacts:
 
     def _is_the_model(self, value: float, rounding: float) -> bool:
         """Returns whether a count of parameters may be of this model. `rounding` is the most by
-        which rounded digits may change it. If the model that ran has other towers, it may have any
-        larger count."""
-        if self._has_other_towers and value > min(self._totals()):
+        which rounded digits may change it. A model with a tower that is not described, such as
+        one for images, may have any larger count."""
+        if self._has_other_towers and value > min(self._parameter_totals()):
             return True
-        return any(abs(value - total) <= _SAME_MODEL * total + rounding for total in self._totals())
+        return any(
+            abs(value - total) <= _SAME_MODEL * total + rounding
+            for total in self._parameter_totals()
+        )
 
     def _is_the_model_in_shards(self, value: float) -> bool:
         """Returns whether parameters summed over shards may be of this model. With experts any sum
@@ -215,8 +219,8 @@ class _KnownFacts:
         architecture = self.resolved.problem.architecture
         if architecture.is_moe or self._has_other_towers:
             return True
-        low = min(self._totals())
-        high = max(self._totals())
+        low = min(self._parameter_totals())
+        high = max(self._parameter_totals())
         if architecture.tie_word_embeddings and self.layout.pp > 1:
             high += architecture.vocab_size * architecture.hidden_size
         return low * (1 - _SAME_SHARDS) <= value <= high * (1 + _SAME_SHARDS)
@@ -226,7 +230,7 @@ class _KnownFacts:
         Transformers counts one rank's shard where FSDP1 has sharded the model, and leaves out
         frozen parts."""
         problem = self.resolved.problem
-        total = min(self._totals())
+        total = min(self._parameter_totals())
         if problem.workload.trained is not None:  # a part of the model, of unknown size
             return value <= total
         if problem.workload.lora is not None:  # adapters are far smaller than the model
@@ -240,7 +244,7 @@ class _KnownFacts:
         return (has_encoder and value > total / 2) or self._is_the_model(value, 0.0)
 
 
-def _number(value: float) -> int | float:
+def _integer_if_whole(value: float) -> int | float:
     return int(value) if value.is_integer() else value
 
 
@@ -259,7 +263,8 @@ def _require_flops(resolved: ResolvedQuestion, reading: logs.Reading) -> None:
     ):
         return
     tokens = problem.workload.tokens
-    # Attention counts for nothing in the fewest, and over all keys in the most.
+    # Frameworks count attention in different ways: the fewest FLOPs have none, the most have that
+    # over all keys, without a causal mask.
     fewest, most = (
         model_flops(problem.architecture, problem.workload, count) / tokens
         for count in ("none", "full")
@@ -342,7 +347,7 @@ def _require_chip(problem: Problem, devices: Sequence[PrintedDevice], *, linked:
 
 def _require_framework(problem: Problem, framework: str) -> None:
     """Raises Invalid if the stack of the run cannot have printed a log of this framework. A stack
-    that a request describes prints what the shipped stack does that it is calibrated as."""
+    that the user described counts as the shipped stack that it names as `calibrated_as`."""
     if problem.stack.calibrated_as not in _PRINTED_BY[framework]:
         rule = f"is of {framework}, and the run that it should be of has stack {problem.stack.id}"
         raise Invalid("log", framework, rule)

@@ -50,6 +50,7 @@ def log_explained(run: ExplainedRun, prediction: Prediction | None) -> LogExplai
             framework=None, unit=None, value=None, low=None, high=None, steps_found=0,
             steps_used=0, levels=[], observations=observations,
         )  # fmt: skip
+    # A regime is a span of steps of one speed. A single one would only repeat the speed itself.
     levels = reading.regimes if len(reading.regimes) > 1 else ()
     return LogExplained.from_attributes(reading, levels=levels, observations=observations)
 

@@ -24,7 +24,7 @@ class LogTexts(UseCase):
         tenant's turn. Raises Invalid for a log without a usable step, unless the run failed before
         its first one."""
         global_batch = await run_sync(requested_global_batch, self._store, submission)
-        found = await self._texts.read(
+        log_contents = await self._texts.read(
             is_disconnected,
             self._store.tenant,
             read_contents,
@@ -32,8 +32,8 @@ class LogTexts(UseCase):
             submission.framework,
             global_batch,
         )
-        require_run(submission, found)
-        return found
+        require_run(submission, log_contents)
+        return log_contents
 
     async def masked(
         self, submission: LogSubmission, is_disconnected: IsDisconnected

@@ -76,7 +76,7 @@ def read_logged_run(store: Store, submission: LogSubmission, contents: LogConten
     logged_parts = [name for name in _LOGGED_PARTS if name in logged]
     submission.require_one_subject(logged_parts)
     date = _date_of_run(submission, reading, datetime.now(UTC))
-    report = _report(submission, logged, contents, date.measured_at)
+    report = _report_of_log(submission, logged, contents, date.measured_at)
     with store.reading() as rows:
         subject = layout_of_report(rows, report)
         resolved = Resolver(rows).resolve(subject.question)
@@ -169,6 +169,7 @@ def require_run(submission: LogSubmission, contents: LogContents) -> None:
     ran_out = contents.tells_out_of_memory or contents.ends_killed_by_host
     if has_failed or ran_out or _crashed(submission, contents):
         return
+    # A log with the arguments of a run, or with a crash, may be of a run that failed early.
     if contents.printed is not None or contents.tells_crash:
         refusal.rule += "; if the run failed before its first step, say so in outcome"
     refusal.rule += "".join(f"; {note}" for note in _cut_line_notes(contents))
@@ -177,12 +178,12 @@ def require_run(submission: LogSubmission, contents: LogContents) -> None:
 
 def _crashed(submission: LogSubmission, contents: LogContents) -> bool:
     """Returns whether a log without a step is of a run that crashed: it prints the run's arguments,
-    and ends with a crash."""
+    and ends with a crash. An outcome that the request states is not doubted here."""
     has_started = contents.reading is None and contents.printed is not None
     return submission.outcome is None and has_started and contents.tells_crash
 
 
-def _outcome(submission: LogSubmission, contents: LogContents) -> Outcome:
+def _outcome_of_run(submission: LogSubmission, contents: LogContents) -> Outcome:
     """Returns the outcome that the log shows, or else the one that the request states. Raises
     Invalid where the two contradict each other."""
     # A run that trained may have caught an earlier error: only the end of its log counts.
@@ -191,16 +192,17 @@ def _outcome(submission: LogSubmission, contents: LogContents) -> Outcome:
     else:
         shows_out_of_memory = contents.ends_out_of_memory
     if not shows_out_of_memory:
-        return _outcome_without_device(submission, contents)
+        return _outcome_unless_out_of_memory(submission, contents)
     if submission.outcome not in (None, "out_of_memory"):
         rule = "is not what the log shows: it ends out of memory"
         raise Invalid("outcome", submission.outcome, rule)
     return "out_of_memory"
 
 
-def _outcome_without_device(submission: LogSubmission, contents: LogContents) -> Outcome:
-    """Returns the outcome of a run on which no device ran out of memory; the memory of a host may
-    have been full. Raises Invalid where the request contradicts the log."""
+def _outcome_unless_out_of_memory(submission: LogSubmission, contents: LogContents) -> Outcome:
+    """Returns the outcome of a run whose log shows no device out of memory: as the request says, or
+    else "crashed" or "ok". Raises Invalid where the request contradicts a log that ends with
+    processes killed because the memory of their host was full."""
     if not contents.ends_killed_by_host:
         return submission.outcome or ("crashed" if _crashed(submission, contents) else "ok")
     if submission.outcome in ("ok", "out_of_memory"):
@@ -213,7 +215,7 @@ def _outcome_without_device(submission: LogSubmission, contents: LogContents) ->
     return submission.outcome or "crashed"
 
 
-def _report(
+def _report_of_log(
     submission: LogSubmission,
     logged: Mapping[str, Any],
     contents: LogContents,
@@ -221,7 +223,7 @@ def _report(
 ) -> ReportSubmission:
     """Returns the log as a report. `logged` has the parts of the question that its arguments give.
     Raises Invalid for a value in the log that a report must not have."""
-    report = _report_json(submission, logged, contents, measured_at)
+    report = _report_fields(submission, logged, contents, measured_at)
     if measured_at is not None:
         report["measured_at"] = measured_at
     try:
@@ -231,18 +233,18 @@ def _report(
         raise Invalid("log", fault.value, f"says {fault.field}, which {fault.rule}") from None
 
 
-def _report_json(
+def _report_fields(
     submission: LogSubmission,
     logged: Mapping[str, Any],
     contents: LogContents,
     measured_at: datetime | None,
 ) -> dict[str, Any]:
-    """Returns the members of the report, without its date. Where both say something, the request
-    goes before the log."""
+    """Returns the fields of the report as JSON has them, without its date. A field that both the
+    request and the log give is taken from the request, because a person stated it."""
     report = submission.model_dump(
         mode="json", exclude_unset=True, exclude={"log", "framework", "outcome"}
     )
-    report["outcome"] = _outcome(submission, contents)
+    report["outcome"] = _outcome_of_run(submission, contents)
     reading = contents.reading
     if not submission.is_linked:
         report = {**{name: logged[name] for name in _LOGGED_PARTS if name in logged}, **report}
@@ -343,7 +345,7 @@ def _stack_with_logged_switches(
 ) -> str | Mapping[str, Any]:
     """Returns the stack of the request with the switches that the log shows. A switch is left out
     where the request sets it, or where the stack has that value anyway, both today and at the date
-    of the run."""
+    of the run: a run of the plain stack shall ask the same question as others."""
     request_fields = {"name": stack} if isinstance(stack, str) else stack
     with suppress(UnknownName):  # an unknown stack is refused when it is resolved
         today = catalogue.stack(request_fields["name"])
@@ -352,7 +354,7 @@ def _stack_with_logged_switches(
         switches = {
             name: value
             for name, value in switches.items()
-            if {as_tuples(value)} != {getattr(today, name), getattr(then, name)}
+            if not as_tuples(value) == getattr(today, name) == getattr(then, name)
         }
     with_switches = {**switches, **request_fields}
     return stack if with_switches == request_fields else with_switches

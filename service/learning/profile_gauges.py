@@ -55,7 +55,7 @@ class ProfileGauges:
         if database == SILENT:
             return [up]
         if self._reading is None or self._reading.done():
-            self._reading = self._thread.submit(self._read, database)
+            self._reading = self._thread.submit(self._database_gauges, database)
         with suppress(TimeoutError):
             self._last = await asyncio.wait_for(
                 asyncio.shield(asyncio.wrap_future(self._reading)), _WAIT_S
@@ -65,15 +65,15 @@ class ProfileGauges:
     def close(self) -> None:
         self._thread.shutdown(wait=False)
 
-    def _read(self, database: str) -> list[Metric]:
+    def _database_gauges(self, database: str) -> list[Metric]:
         """Returns the gauges that are read from the database; none if it stops answering
-        meanwhile."""
+        meanwhile. `database` is its state, such as "ok"."""
         try:
             schema = SCHEMA.family({(self._store.revision(), database): 1})
             with self._store.reading() as rows:
                 waiting = SWEEP_ITEMS_WAITING.family({(): rows.sweeps.waiting()})
             return [schema, waiting, *self._profile_families()]
-        except Unavailable:  # `database` was found out before
+        except Unavailable:  # after the caller has found that it answers
             return []
 
     def _profile_families(self) -> Iterator[Metric]:

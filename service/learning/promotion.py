@@ -2,7 +2,8 @@
 and says why not if it does not.
 
 *Held-out*, or *unseen*, runs were reported and not learnt, so that they show the error of the new
-version. A *kind* of runs is a chip or a stack. The *margin* is that of the profile's policy.
+version. A *kind* of runs is a chip or a stack. The *margin* is that of the profile's policy, by
+which an error may grow. A *profile* has the coefficients of the cost model.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def compare_on_published_runs(
     sample = published_sample(store, after.software_year)
     if not sample.runs:
         return None
+    # Published runs are not of the fleet whose machines a profile has learnt.
     profiles = [without_fleet(before), without_fleet(after)]
     times_before, times_after = sample.log_times(profiles)
     spreads = [
@@ -76,6 +78,7 @@ def compare_on_latest_runs(
         before=measured - log_residuals(runs, before),
         after=measured - log_residuals(runs, after),
         spread=np.array(spreads),
+        # Errors are compared by source, so each source is a kind here.
         kinds=tuple((observation(run).source,) for run in runs),
     )
 
@@ -95,7 +98,7 @@ def judge(
     `published` and `latest_by_source` are the results of compare_on_published_runs and
     compare_on_latest_runs: errors that may not grow beyond the policy's margin. The reason names no
     source. `requested`: the caller wants the version active at once, whatever the policy's mode.
-    `is_agreed`: several tenants measured alike what was learnt, or it came without a key. `is_own`:
+    `is_agreed`: several tenants measured alike what was learnt, or no API key was used. `is_own`:
     the version is for the tenant alone that measured all of it. Too few runs to hold any out may
     then move it as far as fleets are known to differ (models.calibration.fleet_effects).
     """
@@ -117,7 +120,7 @@ def judge(
         rule = f"fewer than {MIN_RUNS_TO_JUDGE} measured step times, or peaks of memory"
         return _not_promoted(f"{rule}: its error on runs that it did not see is unknown")
     errors = {name: (runs.error_before, runs.error_after) for name, runs in unseen.items()}
-    change = f"on runs that it did not see {_words(errors)}"
+    change = f"on runs that it did not see {_error_words(errors)}"
     if not _any_falls(errors):
         least = f"{100 * _LEAST_FALL:g} percentage points"
         return _not_promoted(f"{change}, which is no fall of {least} or more")
@@ -159,7 +162,7 @@ def _judge_by_learnt_runs(
     }
     if not errors:
         return _not_promoted("no step time and no peak of memory was measured to judge it by")
-    change = f"of what it has seen {_words(errors)}"
+    change = f"of what it has seen {_error_words(errors)}"
     if not _any_falls(errors):
         return _not_promoted(f"{change}, which is no fall")
     if policy.mode == "manual" and not requested:
@@ -177,7 +180,7 @@ _Errors = Mapping[str, tuple[float, float]]
 """Median errors before and after a calibration, by the quantity in words, such as "step times"."""
 
 
-def _words(errors: _Errors) -> str:
+def _error_words(errors: _Errors) -> str:
     """Returns words such as "the error of step times goes from 9.0% to 7.5%"."""
     return " and ".join(
         f"the error of {quantity} goes from {before:.1%} to {after:.1%}"

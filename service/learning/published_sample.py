@@ -1,5 +1,5 @@
 """A few published runs of each chip and stack, which show what a calibration does to everybody's
-machines."""
+machines. A *problem* is the question of a run with all its names resolved."""
 
 from __future__ import annotations
 

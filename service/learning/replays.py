@@ -1,5 +1,6 @@
 """Replays: what earlier questions would be answered under another version of the profile, before
-that version is activated. The layouts are those of the earlier answers; none is searched anew."""
+that version is activated. The layouts are those of the earlier answers; none is searched anew. A
+*profile* has the coefficients of the cost model."""
 
 from __future__ import annotations
 
@@ -64,6 +65,7 @@ class _StoredAnswer:
         document = answer.document
         question = {name: document["request"][name] for name in Question.model_fields}
         if answer.kind == "recommendations":
+            # Of several clusters or stacks to choose from, the layouts are for the best.
             question |= best_cluster_and_stack(document)
             predictions = RecommendedLayouts.of(document).ranked
             constraints = document["request"]["constraints"]
@@ -155,7 +157,7 @@ def _replayed(answer: _StoredAnswer, profile: Profile) -> Replayed:
     fits = predictions.fits()
     fits_surely = _fits_surely(answer, predictions, profile)
     # A recommendation would change if its first layout no longer fits surely enough, or if another
-    # that does is faster.
+    # layout that fits surely enough is faster.
     another_first = not fits_surely[0] or (times[fits_surely] < times[0]).any()
     return Replayed(
         kind="recommendation" if answer.is_recommendation else "prediction",
@@ -192,4 +194,6 @@ def _median_error(runs: Sequence[StoredRun], profile: Profile) -> float | None:
     without runs."""
     if not runs:
         return None
+    # A residual is log(measured / predicted), so that expm1 of its negative is predicted / measured
+    # - 1.
     return float(np.median(np.abs(np.expm1(-log_residuals(runs, profile)))))

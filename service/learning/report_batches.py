@@ -98,7 +98,7 @@ def batch_outcomes(store: Store, texts: Sequence[str], first_index: int = 0) -> 
     for index, text in enumerate(texts):
         try:
             reports[index] = parse(text)
-            submissions[index] = _form(reports[index]).model_validate(reports[index])
+            submissions[index] = _schema_of(reports[index]).model_validate(reports[index])
         except (ValidationError, DomainError, MalformedBody) as error:
             outcomes[index] = _violations(first_index + index, error, reports.get(index))
     ingested = ingest_reports(
@@ -109,12 +109,13 @@ def batch_outcomes(store: Store, texts: Sequence[str], first_index: int = 0) -> 
             outcomes[index] = _violations(first_index + index, outcome, reports[index])
         else:
             document = outcome["document"]
+            # Encoded here, in the worker, and not while the rows are stored.
             row = {**outcome, "document": EncodedDocument.of(document)}
             outcomes[index] = row, document["flag"]
     return [outcomes[index] for index in range(len(texts))]
 
 
-def _form(report: Any) -> type[ReportSubmission] | type[LaunchedReport]:
+def _schema_of(report: Any) -> type[ReportSubmission] | type[LaunchedReport]:
     """Returns the schema of a report: the one with a launch if it has a launch."""
     has_launch = isinstance(report, Mapping) and report.get("launch") is not None
     return LaunchedReport if has_launch else ReportSubmission
@@ -129,13 +130,14 @@ def _violations(index: int, error: Exception, report: Any) -> list[FieldViolatio
             location=["reports", index, *violation.location],
             value=submitted_value(report, violation.location, violation.value),
         )
-        for violation in violations_of(error, [], _form(report), limit=_MAX_ERRORS)
+        for violation in violations_of(error, [], _schema_of(report), limit=_MAX_ERRORS)
     ]
 
 
 def _save(rows: Rows, outcomes: Sequence[Outcome]) -> CreatedResource:
     """Stores the reports that were not refused, and returns the outcome of all in the order of the
     batch."""
+    # The outcome of a report that was not refused is a tuple of its row and its flag.
     stored = rows.reports.add(outcome[0] for outcome in outcomes if isinstance(outcome, tuple))
     # Stored reports come in the order of the batch, without the refused ones.
     remaining = iter(stored)

@@ -34,14 +34,15 @@ class ReportFeed:
         """Returns the id of the newest report of each topic: a stream has news where it changes."""
         marks = dict[str, Hashable]()
         for topic in topics:
-            with self._of(topic).reading() as rows:
+            with self._store_of_topic(topic).reading() as rows:
                 marks[topic] = rows.reports.last_id()
         return marks
 
     def after(self, topic: str, place: str) -> EventBatch:
         """Returns the next reports of a topic after the one with the id `place`, oldest first."""
-        with self._of(topic).reading() as rows:
-            # Else a report with an earlier id could be committed after the stream has passed it.
+        with self._store_of_topic(topic).reading() as rows:
+            # Without the wait, a report with an earlier id could be committed after the stream has
+            # passed it.
             rows.arrivals.wait_for_writers()
             reports = rows.reports.oldest(ReportFilter(after_id=place), _AT_ONCE)
         return EventBatch(
@@ -50,7 +51,7 @@ class ReportFeed:
             is_all=len(reports) < _AT_ONCE,
         )
 
-    def _of(self, topic: str) -> Store:
+    def _store_of_topic(self, topic: str) -> Store:
         """Returns the store with the rows that a topic covers: all, or those of one tenant."""
         if topic == _OF_ALL:
             return self._store.of(None, sees_all=True)

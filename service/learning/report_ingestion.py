@@ -2,7 +2,8 @@
 and each is set beside its prediction.
 
 The *subject* of a report is what ran: a layout with the question that it answers. A *refusal* is
-the error for which one report of several is not stored.
+the error for which one report of several is not stored. A *problem* is a question with all its
+names resolved.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def ingest_reports(
     with store.reading() as rows:
         ingestion = _Ingestion(rows, active_profile(rows))
         runs = ingestion.resolve(submissions, outcomes)
-    ingestion.answer(runs, outcomes)
+    ingestion.add_outcomes(runs, outcomes)
     return [outcomes[i] for i in range(len(submissions))]
 
 
@@ -107,10 +108,10 @@ class _Ingestion:
         runs: dict[int, _ReportedRun] = {}
         for i, (submission, received) in enumerate(submissions):
             with _refusal_as_outcome(outcomes, i):
-                runs[i] = self._run(submission, received)
+                runs[i] = self._reported_run(submission, received)
         return runs
 
-    def answer(
+    def add_outcomes(
         self, runs: dict[int, _ReportedRun], outcomes: dict[int, RowValues | Refusal]
     ) -> None:
         """Predicts the runs, and adds the row or the refusal of each to `outcomes`. It reads
@@ -131,7 +132,7 @@ class _Ingestion:
             with _refusal_as_outcome(outcomes, i):
                 outcomes[i] = self._row(run)
 
-    def _run(self, report: ReportForm, received: str) -> _ReportedRun:
+    def _reported_run(self, report: ReportForm, received: str) -> _ReportedRun:
         """Returns a report with its question resolved and its layout completed by the stack. Raises
         DomainError or ServiceError where what it names is unknown or contradicts itself."""
         submission, subject = self._submission_and_subject(report)
@@ -179,6 +180,7 @@ class _Ingestion:
                 illegal += [i for i in positions if not is_legal(problem, runs[i].layout)]
                 continue
             broken = first_broken(problem, Layouts.of([runs[i].layout for i in positions]))
+            # The index of the first broken rule; -1 for a legal layout.
             illegal += [i for i, rule in zip(positions, broken, strict=True) if rule >= 0]
         return illegal
 
@@ -201,8 +203,9 @@ class _Ingestion:
         submission = run.submission
         prediction = self._predictions[run.question_key, run.layout]
         require_believable(submission, run.problem, prediction.layout)
-        answer = self._answer(run, prediction)
+        answer = self._report_answer(run, prediction)
         document = answer.model_dump(mode="json")
+        # Columns repeat what lists filter by or summaries add up, which is slow in the document.
         return {
             "measured_at": answer.measured_at,
             "source": answer.source,
@@ -227,7 +230,7 @@ class _Ingestion:
             "run_hash": run_hash(document["request"]),
         }
 
-    def _answer(self, run: _ReportedRun, prediction: Prediction) -> ReportAnswer:
+    def _report_answer(self, run: _ReportedRun, prediction: Prediction) -> ReportAnswer:
         """Returns the report as it is answered: what was measured beside the prediction, and the
         basis of it."""
         submission = run.submission
@@ -247,8 +250,9 @@ class _Ingestion:
         memory = submission.memory and measurements.compare_memory(submission.memory, prediction)
         within_interval = measurements.is_within_interval(step_time_s, prediction)
         rests_on = basis(subject.question, run.resolved, self._profile)
-        # `run_hash` hashes the request. The layout has every knob, so that a run has the hash with
-        # which it was stored before answers had null for knobs that mean nothing.
+        # The request is hashed to find equal runs (`run_hash`). Its layout has a value for every
+        # knob, even those that mean nothing here and that answers show as null: hashes that were
+        # stored before answers did that remain the same.
         rests_on["request"]["layout"] = LayoutFields.of(run.layout).model_dump(mode="json")
         rests_on["assumptions"] += [
             *software_date_assumptions(submission, subject.question.stack),
@@ -316,8 +320,8 @@ def software_age_years(at: datetime, software_year: float) -> float:
 def with_software_age(
     subject: AnsweredLayout, submission: ReportSubmission, software_year: float
 ) -> AnsweredLayout:
-    """Returns the question with software as old as the measurement. A run that is linked to an
-    answer has the software of the answer."""
+    """Returns the question with software as old as the measurement, since older software is slower.
+    A run that is linked to an answer has the software of the answer."""
     if submission.is_linked or submission.measured_at is None:
         return subject
     years = software_age_years(submission.measured_at, software_year)

@@ -76,12 +76,13 @@ class ReportLogs(UseCase):
         row = self._ingest(run.report, _without_secrets(received, log.masked))
         if log.reservations:
             row["document"]["reservations"] = [*log.reservations]
+        # By this hash the same log is found when it is sent again, and stored only once.
         row["log_hash"] = log_hash(submission.log, row["run_hash"], row["outcome"])
         described = None
         if run.reading is not None:
             described = LogReading.from_attributes(
                 run.reading,
-                levels=run.reading.regimes,
+                levels=run.reading.regimes,  # spans of steps of one speed
                 from_arguments=sorted(run.question),
                 out_of_memory=run.report.outcome == "out_of_memory",
             ).model_dump(mode="json")

@@ -90,7 +90,7 @@ def _groups(tallies: Mapping[tuple[str, ...], _Tally], query: SummaryQuery) -> l
     positions = [list(_KEYS).index(name) for name in query.keys]
     names = list(query.keys)
     if query.bucket is not None:
-        positions.insert(0, len(_KEYS))
+        positions.insert(0, len(_KEYS))  # the bucket stands behind the keys
         names.insert(0, "bucket")
     return [
         ReportGroup.from_attributes(statistics, key=dict(zip(names, values, strict=True)))

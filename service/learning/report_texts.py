@@ -27,7 +27,7 @@ def parse_batch(text: str) -> Any:
         return parse(text)
     require_few_containers(text)
     try:
-        texts, end = _items(text, start)
+        texts, end = _item_texts(text, start)
     except json.JSONDecodeError:
         return parse(text)  # raises an error that says what is wrong
     # Spaces in place of the list keep the positions that errors name.
@@ -45,12 +45,12 @@ def _reports_start(text: str) -> int | None:
             depth -= 1
         elif depth == 1:  # a text directly in the outermost object, which may be a name
             bracket = _LIST.match(text, token.end())
-            if bracket is not None and _is_name(token[0]):
+            if bracket is not None and _spells_reports(token[0]):
                 return bracket.end()
     return None
 
 
-def _is_name(token: str) -> bool:
+def _spells_reports(token: str) -> bool:
     """Returns whether a JSON token, possibly with escapes, spells the name `reports`."""
     try:
         return bool(json.loads(token) == _NAME)
@@ -58,7 +58,7 @@ def _is_name(token: str) -> bool:
         return False
 
 
-def _items(text: str, start: int) -> tuple[list[str], int]:
+def _item_texts(text: str, start: int) -> tuple[list[str], int]:
     """Returns the text of each item of a JSON list, and the position of the bracket that closes the
     list. `start` is the position after the opening bracket. Raises JSONDecodeError, or Refused for
     too many items."""

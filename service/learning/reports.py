@@ -50,8 +50,8 @@ class Reports(UseCase):
         self._drift_flags = drift_flags
 
     def prepare(self, submission: ReportForm, received: str) -> SaveRows:
-        """Returns the function that stores a report; raises its refusal. `received` is the text of
-        the request."""
+        """Returns the function that stores a report, or raises the error for which it is refused.
+        `received` is the text of the request."""
         (outcome,) = ingest_reports(self._store, [(submission, received)])
         if isinstance(outcome, Exception):
             raise outcome
@@ -70,6 +70,7 @@ class Reports(UseCase):
         A report that is withdrawn already stays unchanged, whatever `etags` are."""
         with self._store.writing() as rows:
             row = rows.reports.get_for_update(id_)
+            # A flag of drift may come and go while the client decides: it is left out of the ETag.
             if may_withdraw(row, [*map(without_drift_digest, etags)]):
                 rows.reports.withdraw(row, datetime.now(UTC))
                 rows.audit.add("report.withdrawn", id_, of_tenant=row.tenant)
@@ -152,7 +153,7 @@ def report_filter(rows: Rows, query: ReportFilterQuery, flags: Flags) -> ReportF
         received_since=query.created_since,
         since=query.since,
         until=query.until,
-        labels=tuple(map(_label, query.label)),
+        labels=tuple(map(_name_and_value, query.label)),
     )
 
 
@@ -169,7 +170,7 @@ def _architectures(rows: Rows, query: ReportFilterQuery) -> list[str] | None:
     return [name for name in of_families if not named or name in named]
 
 
-def _label(text: str) -> tuple[str, str]:
+def _name_and_value(text: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     return name, value
 

@@ -55,12 +55,12 @@ class ResidualAttribution:
         account for, and the term that most likely makes the rest."""
         if parts is None:
             return self._term_draws.diagnosis(step_time_s)
-        lengthening = None
+        excess_s = None  # by which uneven experts make the step longer than predicted
         if parts.expert_imbalance is not None:
-            lengthening = imbalance_excess_s(
+            excess_s = imbalance_excess_s(
                 self._problem, self._layout, self._profile, parts.expert_imbalance
             )
-        return self._term_draws.diagnosis(step_time_s, parts.exposed_communication_s, lengthening)
+        return self._term_draws.diagnosis(step_time_s, parts.exposed_communication_s, excess_s)
 
 
 def _reasons(diagnosis: Diagnosis) -> Iterator[str]:
@@ -68,7 +68,7 @@ def _reasons(diagnosis: Diagnosis) -> Iterator[str]:
     most likely makes the rest."""
     gap_s = diagnosis.gap_s
     for part in diagnosis.parts:
-        yield f"{part.name}, as measured, {_account(part, gap_s)}"
+        yield f"{part.name}, as measured, {_accounted_words(part, gap_s)}"
     if diagnosis.is_explained:
         return
     suspect = diagnosis.suspect
@@ -85,7 +85,7 @@ def _reasons(diagnosis: Diagnosis) -> Iterator[str]:
     yield f"{subject} looks like {term} ({excess}{share})"
 
 
-def _account(part: MeasuredPart, gap_s: float) -> str:
+def _accounted_words(part: MeasuredPart, gap_s: float) -> str:
     """Returns words on the share of the gap that a measured part accounts for. A part that deviates
     in the direction opposite to the gap accounts for none of it."""
     gap = f"of the gap of {_seconds(gap_s)}"

@@ -33,13 +33,13 @@ def step_residuals(
         known = {id_: _residuals[key] for id_, key in keys.items() if key in _residuals}
     missing = [id_ for id_ in report_ids if id_ not in known]
     for start in range(0, len(missing), _AT_ONCE):
-        known |= _predicted(rows, missing[start : start + _AT_ONCE], profile)
+        known |= _compute_residuals(rows, missing[start : start + _AT_ONCE], profile)
     with _residuals_lock:
         _residuals.update({keys[id_]: known[id_] for id_ in missing})
     return known
 
 
-def _predicted(rows: Rows, ids: Sequence[str], profile: Profile) -> dict[str, float | None]:
+def _compute_residuals(rows: Rows, ids: Sequence[str], profile: Profile) -> dict[str, float | None]:
     """Reads the reports and returns their log residuals; None for those that cannot be
     predicted."""
     runs, _ = StoredRuns(rows).read(rows.reports.by_ids(ids))

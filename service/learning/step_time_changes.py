@@ -1,4 +1,5 @@
-"""Changes of predicted step times from one version of a profile to the next, by chip and stack."""
+"""Changes of predicted step times from one version of a profile to the next, by chip and stack. A
+*profile* has the coefficients of the cost model."""
 
 from __future__ import annotations
 

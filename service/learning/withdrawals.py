@@ -14,7 +14,7 @@ from service.store import Rows
 from service.store.tables import BenchmarkRow, ReportRow
 
 _DRIFT = "-drift-"
-_OF_DRIFT = re.compile(rf'{_DRIFT}[0-9a-f]{{16}}"$')
+_DRIFT_DIGEST = re.compile(rf'{_DRIFT}[0-9a-f]{{16}}"$')
 
 
 def current_document(row: ReportRow | BenchmarkRow) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def report_etag(row: ReportRow, drift_flag: str | None) -> str:
 
 def without_drift_digest(etag: str) -> str:
     """Returns a `report_etag` without the digest of the drift flag, which a withdrawal ignores."""
-    return _OF_DRIFT.sub('"', etag)
+    return _DRIFT_DIGEST.sub('"', etag)
 
 
 def may_withdraw(row: ReportRow | BenchmarkRow, etags: Collection[str]) -> bool:

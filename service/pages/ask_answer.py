@@ -37,8 +37,8 @@ class TermRow:
 
 
 def named_layouts(answer: Mapping[str, Any]) -> list[NamedLayout]:
-    """Returns the recommended, the fastest, the simplest and the bold layout of an answer. A layout
-    that is several of these comes once, with all of its names."""
+    """Returns the recommended, the fastest, the simplest and the bold layout of an answer (bold is
+    faster and less sure to fit). A layout that is several of these comes once, with all names."""
     bolder = answer["bolder"]
     positions = {
         "recommended": answer["recommended"],
@@ -57,14 +57,14 @@ def named_layouts(answer: Mapping[str, Any]) -> list[NamedLayout]:
 
 
 def time_rows(prediction: Mapping[str, Any]) -> list[TermRow]:
-    return _rows(prediction, TIME_TERMS, prediction["time"], prediction["step_time_s"])
+    return _term_rows(prediction, TIME_TERMS, prediction["time"], prediction["step_time_s"])
 
 
 def memory_rows(prediction: Mapping[str, Any]) -> list[TermRow]:
-    return _rows(prediction, MEMORY_TERMS, prediction["memory_gib"], prediction["needed_gib"])
+    return _term_rows(prediction, MEMORY_TERMS, prediction["memory_gib"], prediction["needed_gib"])
 
 
-def _rows(
+def _term_rows(
     prediction: Mapping[str, Any],
     terms: tuple[Term, ...],
     values: Mapping[str, float],
@@ -108,7 +108,7 @@ def sorted_switches(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Returns the switches of the software stack, sorted by how much the step time would change if
     each were set the other way, largest first."""
 
-    def cost(switch: Mapping[str, Any]) -> float:
+    def time_difference(switch: Mapping[str, Any]) -> float:
         return abs((switch["otherwise"] or {}).get("step_time_s") or 0.0)
 
-    return sorted(answer["switches"], key=cost, reverse=True)
+    return sorted(answer["switches"], key=time_difference, reverse=True)

@@ -119,6 +119,7 @@ def first_change(check: Mapping[str, Any], text: str) -> dict[str, Any] | None:
     if change is None:
         return None
     settings_of_format = KNOB_SETTINGS[check["launch_read"]["format"]].values()
+    # A new option is put in front of the first of these that the text has.
     known_spellings = [*chain.from_iterable(map(_spellings, settings_of_format))]
     after, without_place = changed(text, change["settings"], known_spellings)
     return {"change": change, "diff": diff(text, after), "left": without_place, "text": after}

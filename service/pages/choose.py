@@ -20,7 +20,7 @@ from service.routes.dependencies import CreationDep, ServicesDep
 from service.schemas.recommendation import RecommendationRequest
 
 PATH = "/choose"
-_REASONS = ("cluster", "fewest_chips")
+_PLACE_REASONS = ("cluster", "fewest_chips")
 """The kinds of reasons that are about places."""
 
 router = page_router("recommend")
@@ -62,7 +62,7 @@ def _compared(
         "place_names": {row.choice["name"]: row.name for row in rows},
         "limits": limit_words(objective),
         "objective": objective,
-        "reasons": [sentence for sentence, facts in reasons if facts["kind"] in _REASONS],
+        "reasons": [sentence for sentence, facts in reasons if facts["kind"] in _PLACE_REASONS],
         "csv_link": f"/v1/recommendations/{answer['id']}/choices?format=csv",
         "data": {
             "choices": answer["choices"],

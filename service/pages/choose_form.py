@@ -38,7 +38,7 @@ class ChooseForm:
     @classmethod
     def of(cls, sent: Mapping[str, str]) -> ChooseForm:
         """Returns the form with the fields that a URL has. Fields that it lacks are empty."""
-        names = [f"{name}_{row}" for row in _rows(_MOST_ROWS) for name in _ROW_FIELDS]
+        names = [f"{name}_{row}" for row in _form_rows(_MOST_ROWS) for name in _ROW_FIELDS]
         return cls(
             QuestionForm.of(sent),
             {name: sent.get(name, "").strip() for name in names},
@@ -47,6 +47,8 @@ class ChooseForm:
 
     @property
     def shown(self) -> dict[str, str]:
+        """Returns the values of all fields, as typed. In a form without a question, fields that
+        were not typed have their preset value."""
         typed = {**self.question.values, **self.others, **self.values}
         return {**typed, **_PRESET, **without_empty(**typed)} if self.question.is_empty else typed
 
@@ -54,9 +56,9 @@ class ChooseForm:
     def rows(self) -> range:
         """Returns the numbers of the rows that the form shows: up to the last filled row, and one
         empty row more."""
-        filled = [row for row in _rows(_MOST_ROWS) if any(self._row(row))]
+        filled = [row for row in _form_rows(_MOST_ROWS) if any(self._row(row))]
         last = max(filled, default=1) + 1  # an empty row to type in
-        return _rows(min(max(last, _FEWEST_ROWS), _MOST_ROWS))
+        return _form_rows(min(max(last, _FEWEST_ROWS), _MOST_ROWS))
 
     def body(self) -> dict[str, Any]:
         """Returns the body of a request for a recommendation among several places. Raises Invalid
@@ -66,7 +68,7 @@ class ChooseForm:
             rule = "is required: hours and dollars are those of a whole training run"
             raise Invalid("objective.tokens", None, rule)
         alternatives = without_empty(
-            clusters=[self._cluster(row) for row in _rows(_MOST_ROWS) if any(self._row(row))],
+            clusters=[self._cluster(row) for row in _form_rows(_MOST_ROWS) if any(self._row(row))],
             num_chips=[whole_number(text) for text in re.findall(r"[^,\s]+", values["num_chips"])],
             up_to_chips=whole_number(values["up_to"]),
         )
@@ -90,7 +92,7 @@ class ChooseForm:
         return without_empty(preset=preset, num_chips=whole_number(chips), stack=stack)
 
 
-def _rows(most: int) -> range:
+def _form_rows(most: int) -> range:
     """Returns the numbers of the form's rows for other places. The question itself is row 1."""
     return range(2, most + 1)
 

@@ -35,7 +35,7 @@ async def posted_form(request: Request) -> dict[str, str]:
     kind["Content-Type"] = request.headers.get("content-type", "")
     try:
         if kind.get_content_type() == _WITH_FILES:
-            fields = _parts(body, kind.get_boundary())
+            fields = _multipart_fields(body, kind.get_boundary())
         else:
             fields = dict(parse_qsl(body.decode(), True, max_num_fields=_MOST_FIELDS))
     except ValueError as error:
@@ -51,7 +51,7 @@ async def posted_form(request: Request) -> dict[str, str]:
     return fields
 
 
-def _parts(body: bytes, boundary: str | None) -> dict[str, str]:
+def _multipart_fields(body: bytes, boundary: str | None) -> dict[str, str]:
     """Returns the fields of a multipart form (RFC 7578), each file as its text. Raises ValueError
     where the body is not such a form."""
     if not boundary:

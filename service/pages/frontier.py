@@ -40,7 +40,8 @@ router = page_router("recommend")
 async def frontier(
     request: Request, services: ServicesDep, computation: ComputationDep
 ) -> Response:
-    """The form, and the picture of the question in the URL."""
+    """The form, and the picture of the question in the URL. A script fills the picture in from
+    events. For browsers without scripts, `_WHOLE` in the URL asks for the finished answer."""
     form = FrontierForm.of(request.query_params)
     context: dict[str, Any] = {
         "form": form.shown,
@@ -65,7 +66,7 @@ async def frontier(
     grid = body.grid.axes()
     if context["answer"] is not None:
         context["title"] = title(context["answer"], grid, body.tolerance)
-    context["published"] = await run_in_threadpool(_published, services, body)
+    context["published"] = await run_in_threadpool(_published_runs, services, body)
     query = urlencode(dict(request.query_params))
     context["whole_link"] = f"{PATH}?{query}&{_WHOLE}=1"
     context["data"] = {
@@ -79,7 +80,7 @@ async def frontier(
     return page(request, "frontier.html", context)
 
 
-def _published(services: Services, body: FrontierRequest) -> list[EvidenceRow]:
+def _published_runs(services: Services, body: FrontierRequest) -> list[EvidenceRow]:
     """Returns the published runs of the model. The list is empty for a model that the request
     describes instead of naming it, and for one that cannot be found."""
     try:

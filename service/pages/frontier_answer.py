@@ -28,14 +28,16 @@ def title(answer: Mapping[str, Any], grid: Mapping[str, Sequence[float]], tolera
     without = f"{begin} at most {percent(tolerance)} longer"
     if len(cheap) == len(points):
         return f"{without} everywhere in this picture"
-    # A corner bounds a rectangle that reaches to where pipelines are needed least. Kept are those
-    # in whose rectangle leaving out the pipeline is cheap at every point.
-    corners = [corner for corner in product(*grid.values()) if _quadrant(corner, grid) <= cheap]
+    # Each point is the corner of a rectangle that reaches to where pipelines are needed least. Only
+    # corners count for whose whole rectangle leaving out the pipeline is cheap.
+    corners = [
+        corner for corner in product(*grid.values()) if _points_beyond(corner, grid) <= cheap
+    ]
     if corners:
-        best = max(corners, key=lambda corner: len(_quadrant(corner, grid)))
+        best = max(corners, key=lambda corner: len(_points_beyond(corner, grid)))
         limits = dict(zip(grid, best, strict=True))
-        parts = [_limit(answer, limits, name) for name in _SAID_IN_ORDER if name in limits]
-        needs = {points[place]["pipeline_needed"] for place in _quadrant(best, grid)}
+        parts = [_limit_phrase(answer, limits, name) for name in _SAID_IN_ORDER if name in limits]
+        needs = {points[place]["pipeline_needed"] for place in _points_beyond(best, grid)}
         doubt = "; the 80% intervals leave open whether it does" if needs == {"undecided"} else ""
         return f"{without} {', '.join(parts)}{doubt}"
     if cheap:
@@ -50,12 +52,13 @@ def costs_more(point: Mapping[str, Any], tolerance: float) -> bool | None:
         return bool(point["gap"] > tolerance)
     # A search that was cut short may have missed a layout, and where neither kind of layout exists
     # there is nothing to compare.
-    if not point["exact"] or point["without_s"] is point["with_s"] is None:
+    none_exists = point["without_s"] is None and point["with_s"] is None
+    if not point["exact"] or none_exists:
         return None
     return point["without_s"] is None
 
 
-def _quadrant(
+def _points_beyond(
     corner: tuple[float, ...], grid: Mapping[str, Sequence[float]]
 ) -> set[tuple[float, ...]]:
     """Returns the points of the grid between this corner and the one where a pipeline is needed
@@ -74,7 +77,7 @@ def _is_beyond(name: str) -> Callable[[float, float], bool]:
     return lambda value, limit: value <= limit
 
 
-def _limit(answer: Mapping[str, Any], limits: Mapping[str, float], name: str) -> str:
+def _limit_phrase(answer: Mapping[str, Any], limits: Mapping[str, float], name: str) -> str:
     """Returns a phrase for the limit on one axis, such as "on up to 512 chips". `limits` holds the
     limits of all axes of the picture, and `answer` the links by which multiples become GB/s."""
     value = limits[name]

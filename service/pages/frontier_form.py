@@ -95,6 +95,7 @@ class FrontierForm:
             return [number(part.strip()) for part in text.split(",") if part.strip()]
         defaults = AXES[name].values
         if name != _RELATIVE_AXIS:
+            # `Axis.values` are floats, and a domain is a whole number of chips.
             return [int(value) if name == "domain" else value for value in defaults]
         num_chips = self.question.question().get("cluster", {}).get("num_chips")
         if not isinstance(num_chips, int):

@@ -60,7 +60,8 @@ def plain(sentence: str, names: Mapping[str, str] | None = None) -> str:
     replaced by the labels of the forms. `names` maps some fields to names that fit the page
     better."""
     for field, name in (names or {}).items():
-        # Such a name is followed by what it is; "cluster" alone is an everyday word.
+        # Only before a bracket, as in "cluster (64 x h100)", is it the field: "cluster" alone is an
+        # everyday word.
         sentence = sentence.replace(f"{field} (", f"{name} (")
     sentence = _OTHER_CLUSTER.sub(_other_cluster, sentence)
     sentence = _OTHER_CHIPS.sub(
@@ -80,8 +81,8 @@ def _other_cluster(match: re.Match[str]) -> str:
 
 
 def glossed(sentence: str, names: Mapping[str, str] | None = None) -> Markup:
-    """Returns the sentence of `plain` as HTML, in which each setting of a layout has its meaning as
-    a tooltip."""
+    """Returns a sentence of the API as HTML, in the words of `plain`. Each setting of a layout,
+    such as tp=8, has its meaning as a tooltip."""
     text = plain(sentence, names)
     parts = []
     end = 0

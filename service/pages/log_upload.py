@@ -29,7 +29,7 @@ router = page_router("report")
 
 @router.get(PATH)
 async def log_form(request: Request, services: ServicesDep) -> Response:
-    """The form, of the recommendation that the URL names if it names one."""
+    """The form, filled in with the fields that the URL gives, such as a recommendation's id."""
     return page(request, "log.html", await _context(services, request.query_params))
 
 

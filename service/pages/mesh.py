@@ -95,7 +95,7 @@ def mesh_of(
         NodeDrawn(first // domain, tuple(_chips(axes, first, min(first + domain, num_devices))))
         for first in range(0, num_devices, domain)
     ]
-    rows = _rows(nodes, domain)
+    rows = _rows_of_nodes(nodes, domain)
     return Mesh(
         axes=axes,
         domain=domain,
@@ -135,7 +135,7 @@ def _chips(axes: tuple[Axis, ...], first: int, end: int) -> Iterator[ChipDrawn]:
         yield ChipDrawn(rank, coordinate("pp", rank), coordinate("tp", rank))
 
 
-def _rows(nodes: list[NodeDrawn], domain: int) -> list[Row]:
+def _rows_of_nodes(nodes: list[NodeDrawn], domain: int) -> list[Row]:
     """Returns a row for consecutive nodes with the same pipeline stages. A row shows one of its
     nodes and counts the others. If all nodes have the same stages, the only row shows several."""
     groups = [

@@ -65,7 +65,7 @@ def probability(value: float) -> str:
 
 
 def signed(text: str, value: float) -> str:
-    """Returns a difference as text, with a plus sign where it is positive."""
+    """Returns a difference as text with its sign: a plus, or a minus that is no hyphen."""
     return f"+{text}" if value > 0 else text.replace("-", "−")
 
 

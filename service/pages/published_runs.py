@@ -16,13 +16,13 @@ def fastest_by_chip(services: Services, model: str) -> list[EvidenceRow]:
     chip. Runs with the fewest pipeline stages come first. Raises UnknownName for an unknown
     model."""
     best: dict[str, EvidenceRow] = {}
-    for row in _rows(services, model):
+    for row in _successful_runs(services, model):
         if row.chip not in best or row.speed > best[row.chip].speed:
             best[row.chip] = row
     return sorted(best.values(), key=lambda row: (row.run["layout"]["pp"], -row.speed))
 
 
-def _rows(services: Services, model: str) -> Iterator[EvidenceRow]:
+def _successful_runs(services: Services, model: str) -> Iterator[EvidenceRow]:
     """Yields the successful published runs of a model, a page at a time up to _MOST_PAGES."""
     cursor: str | None = None
     for _ in range(_MOST_PAGES):

@@ -64,7 +64,7 @@ class QuestionForm:
             precision=values["precision"],
         )
         return without_empty(
-            model=_config(values["config"]) or values["model"],
+            model=_parsed_config(values["config"]) or values["model"],
             cluster=cluster,
             workload=workload,
             stack=values["stack"],
@@ -107,7 +107,7 @@ def number(text: str) -> float | str:
     return int(value) if value.is_integer() else value
 
 
-def _config(text: str) -> Any:
+def _parsed_config(text: str) -> Any:
     """Returns the parsed config.json of a model; None for an empty text. Raises Invalid where it is
     not JSON."""
     if not text:

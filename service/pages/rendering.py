@@ -24,7 +24,7 @@ _STATIC = files("service.pages") / "static"
 _YEAR_S = 365 * 24 * 3600
 
 
-def _digest() -> str:
+def _digest_static_files() -> str:
     """Returns a digest of the version and of all static files. It is part of their address, so that
     browsers may keep them for good."""
     hashed = sha256(__version__.encode())
@@ -38,7 +38,7 @@ def _digest() -> str:
     return hashed.hexdigest()[:12]
 
 
-STATIC_PATH = f"/static/{_digest()}"
+STATIC_PATH = f"/static/{_digest_static_files()}"
 
 NAV = (
     ("/ask", "Ask"),

@@ -38,7 +38,7 @@ router = page_router("report")
 async def runs(request: Request, services: ServicesDep, computation: ComputationDep) -> Response:
     """The form, and the runs that the URL selects."""
     sent = sent_query(ReportQuery, request.query_params)
-    for name in ListForm.model_fields:  # a page has one form
+    for name in ListForm.model_fields:  # such as format=csv: a page is always HTML, with all fields
         sent.pop(name, None)
     context = await run_in_threadpool(_context, services, sent)
     try:
@@ -46,12 +46,12 @@ async def runs(request: Request, services: ServicesDep, computation: Computation
         context |= await run_in_threadpool(_selected_runs, services, query)
     except SHOWN_ERRORS as error:
         return await trouble_page(request, error, "runs.html", context, ReportQuery)
-    context |= await _drift(request, services, computation, query, context["summary"])
+    context |= await _drift_context(request, services, computation, query, context["summary"])
     if (cursor := context["next"]) is not None:
         context["next_link"] = f"{PATH}?{urlencode({**sent, 'cursor': cursor}, doseq=True)}"
     context["data"] = {
         "runs": [asdict(row) for row in context["rows"]],
-        "levels": [asdict(row) for row in context["levels"]],
+        "groups": [asdict(row) for row in context["groups"]],
         "changes": context["changes"],
     }
     return page(request, "runs.html", context)
@@ -87,7 +87,7 @@ def _context(services: Services, sent: Mapping[str, Any]) -> dict[str, Any]:
         "outcomes": OUTCOMES,
         "trouble": None,
         "rows": [],
-        "levels": [],
+        "groups": [],
         "summary": None,
         "changes": [],
         "drift": None,
@@ -99,7 +99,7 @@ def _context(services: Services, sent: Mapping[str, Any]) -> dict[str, Any]:
 
 def _selected_runs(services: Services, query: ReportQuery) -> dict[str, Any]:
     """Returns the fields of the template that show one page of the selected runs, and the summary
-    of all of them. `levels` are the rows of groups of runs, such as those on one chip."""
+    of all of them. `groups` are the rows of groups of runs, such as those on one chip."""
     reports = services.reports.page(query)
     context = {name: getattr(query, name) for name in ReportFilterQuery.model_fields}
     summary = services.report_summaries.summary(SummaryQuery.model_validate(context))
@@ -107,11 +107,11 @@ def _selected_runs(services: Services, query: ReportQuery) -> dict[str, Any]:
         "rows": [RunRow.of(report) for report in reports["items"]],
         "next": reports["next"],
         "summary": summary,
-        "levels": group_rows(summary),
+        "groups": group_rows(summary),
     }
 
 
-async def _drift(
+async def _drift_context(
     request: Request,
     services: Services,
     computation: ComputationDep,

@@ -38,6 +38,8 @@ def _pattern(name: str) -> str:
     """Returns a regular expression for the whole name of a setting, with or without two dashes
     before it. Dashes and underscores in the name match each other, as most parsers read them."""
     bare = re.escape(name.lstrip("-"))
+    # re.escape writes a dash as "\-". For "--tp-size" the result matches "--tp_size" and "tp-size",
+    # but not "--tp-size-max".
     either = re.sub(r"(?:\\-|_)", "[-_]", bare)
     return rf"(?<![\w.-])(?:--)?{either}(?![\w-])"
 
@@ -65,6 +67,7 @@ def _with_value(text: str, setting: Mapping[str, Any]) -> str | None:
     last_part = name.lstrip("-").split(".")[-1]
     # A TOML or YAML file has the sections of a name above it, and the last part beside the value.
     for spelling in dict.fromkeys((name, last_part)):
+        # Matches such as "--tp 8" (between: " ", value: "8"), "tp = 8", or the flag "--bf16".
         name_and_value = (
             rf"(?P<name>{_pattern(spelling)})(?P<between>\s*[=:]\s*|[ \t]+)?(?P<value>{_VALUE})?"
         )
@@ -79,14 +82,15 @@ def _with_value_at(text: str, place: re.Match[str], name: str, value: Any) -> st
     name, what is between, and its old value. The value None removes the setting."""
     before, after = text[: place.start()], text[place.end() :]
     old = place["value"] or ""
-    # An option that another option follows has no value, and is switched on by being there.
+    # An option that another one follows, as --bf16 in "--bf16 --tp 8", has no value: it is switched
+    # on by being there, and what was read as its old value belongs to the text behind it.
     is_flag = place["name"].startswith("--") and (not old or old.startswith("-"))
     if is_flag:
         option = "" if value in (None, False) else _option(name, value) + (place["between"] or "")
         return before + option + old + after
     if value is None:
         return before + after.lstrip(" \t")
-    return text[: place.start("value")] + _word(value) + text[place.end("value") :]
+    return text[: place.start("value")] + _shell_word(value) + text[place.end("value") :]
 
 
 def _with_new_option(text: str, setting: Mapping[str, Any], anchors: Iterable[str]) -> str | None:
@@ -105,14 +109,14 @@ def _with_new_option(text: str, setting: Mapping[str, Any], anchors: Iterable[st
 
 def _option(name: str, value: Any) -> str:
     """Returns an option of a command line, such as "--tp 8", or a bare "--bf16" for True."""
-    return name if value is True else f"{name} {_word(value)}"
+    return name if value is True else f"{name} {_shell_word(value)}"
 
 
-def _word(value: Any) -> str:
+def _shell_word(value: Any) -> str:
     """Returns a value as a shell takes it: items of a list with spaces between, a boolean as true
     or false, and anything else quoted where it must be."""
     if isinstance(value, list):
-        return " ".join(map(_word, value))
+        return " ".join(map(_shell_word, value))
     return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
 
 

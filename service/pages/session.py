@@ -26,8 +26,8 @@ _SEE_OTHER = 303
 
 @router.get(SIGN_IN)
 def login_form(request: Request) -> Response:
-    """The form for a key. A link from another site comes without the session's cookie, which
-    SameSite=Strict keeps back: then the page is asked for once more from here, with it."""
+    """The form for a key. Browsers send no session cookie (SameSite=Strict) when they follow a link
+    from another site. The form then leads on to the page `again`, and the browser sends it."""
     following = _own_page(request.query_params.get("next"))
     is_from_elsewhere = request.headers.get("sec-fetch-site") == "cross-site"
     again = following if is_from_elsewhere else None

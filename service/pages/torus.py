@@ -85,12 +85,12 @@ def torus_of(
     rings = [(index, link) for index, link in enumerate(links) if link["kind"] in (_RING, _LINE)]
     if not rings or len(rings) > len(_ALONG):
         return None
-    lengths = tuple(_length(links, index) for index, _ in rings)
+    lengths = tuple(_chips_along_dim(links, index) for index, _ in rings)
     places = _places(layout, links, [index for index, _ in rings])
     if num_devices < len(places):
         return None  # a part of a slice is not a whole torus
     ranks = dict[Place, int]()
-    for rank, place in enumerate(places):
+    for rank, place in enumerate(places):  # the first rank stands for all devices of a chip
         ranks.setdefault(place, rank)
     wraps = [
         # In a ring of two the wraparound link joins the chips that are neighbours already.
@@ -107,11 +107,11 @@ def torus_of(
         hidden=sum(1 + plane.alike for plane in planes[len(shown) :]),
         other_slices=num_devices // len(places) - 1,
         devices_of_place=len(places) // prod(lengths),
-        spans=_spans(names, axes, places, num_devices),
+        spans=_dims_of_axes(names, axes, places, num_devices),
     )
 
 
-def _length(links: Sequence[Mapping[str, Any]], index: int) -> int:
+def _chips_along_dim(links: Sequence[Mapping[str, Any]], index: int) -> int:
     """Returns the number of chips along the dim at an index of `links`, whose domains count all
     chips from the innermost link outwards."""
     inside = links[index - 1]["domain"] if index else 1
@@ -126,20 +126,21 @@ def _places(
     domains = tuple(int(link["domain"]) for link in links)
     rings = tuple((links[dim]["name"], dim, links[dim]["kind"] == _RING) for dim in dims)
     orders = orders_of(domains, rings)
-    filling = _filling(layout)
+    filling = _filling_row(layout)
     ranks = np.arange(domains[max(dims)])
     coordinates = np.zeros((len(ranks), len(dims)), dtype=int)
     inside = 1
     steps = zip(orders.dims[filling], orders.domains[filling], orders.strides[filling], strict=True)
     for dim, domain, stride in steps:
         if dim in dims:
-            # `inside` ranks make one step within the domain, which moves `stride` chips on.
+            # Rank r is number r % domain of its domain. After every `inside` ranks the next one
+            # lies `stride` chips further along this dim.
             coordinates[:, dims.index(dim)] += ranks % domain // inside * stride
         inside = domain
     return [tuple(place) for place in coordinates.tolist()]
 
 
-def _filling(layout: Mapping[str, Any]) -> int:
+def _filling_row(layout: Mapping[str, Any]) -> int:
     """Returns the row of DeviceOrders (models.spec.device_order) that has the order in which a
     layout's ranks fill a torus."""
     order = TORUS_AXES.index(tuple(layout["torus_axes"] or TORUS_AXES[0]))
@@ -152,18 +153,18 @@ def _planes(
     """Returns the planes of a slice. Planes that look alike become one Plane with their number.
     `lengths` are the chips along each dim, `ranks` maps coordinates to ranks, and `wraps` says
     which dims have a wraparound link."""
-    chips = defaultdict[int, list[TorusChip]](list)
+    chips_by_plane = defaultdict[int, list[TorusChip]](list)
     pp_axes = [(stride, degree) for name, stride, degree in axes if name == "pp"]
     pp_stride, pp_degree = pp_axes[0] if pp_axes else (1, 1)
     for place in sorted(ranks):
         column, row, plane = (*place, 0, 0)[: len(_ALONG)]  # a torus may have fewer dims
         stage = ranks[place] // pp_stride % pp_degree  # the rank's coordinate on the pp axis
         links = tuple(_links(place, lengths, ranks, axes, wraps))
-        chips[plane].append(TorusChip(column, row, stage, links))
-    numbers = defaultdict[tuple[TorusChip, ...], list[int]](list)
-    for number, drawn in chips.items():
-        numbers[tuple(drawn)].append(number)
-    return [Plane(alike[0], drawn, len(alike) - 1) for drawn, alike in numbers.items()]
+        chips_by_plane[plane].append(TorusChip(column, row, stage, links))
+    planes_alike = defaultdict[tuple[TorusChip, ...], list[int]](list)
+    for plane, chips in chips_by_plane.items():
+        planes_alike[tuple(chips)].append(plane)
+    return [Plane(alike[0], chips, len(alike) - 1) for chips, alike in planes_alike.items()]
 
 
 def _links(
@@ -178,11 +179,11 @@ def _links(
     for dim, length in enumerate(lengths):
         following = list(place)
         following[dim] = (place[dim] + 1) % length
-        closes = following[dim] == 0
-        if length > 1 and (wraps[dim] or not closes):
+        wraps_around = following[dim] == 0
+        if length > 1 and (wraps[dim] or not wraps_around):
             axis = _outermost_difference(axes, ranks[place], ranks[tuple(following)])
             # A link from the last plane to the first is drawn as one to the next plane.
-            yield Link(_ALONG[dim], axis, closes and _ALONG[dim] != "deep")
+            yield Link(_ALONG[dim], axis, wraps_around and _ALONG[dim] != "deep")
 
 
 def _outermost_difference(axes: Axes, rank: int, neighbour: int) -> str:
@@ -193,10 +194,10 @@ def _outermost_difference(axes: Axes, rank: int, neighbour: int) -> str:
         for name, stride, degree in axes
         if rank // stride % degree != neighbour // stride % degree
     ]
-    return differing[-1] if differing else ""
+    return differing[-1] if differing else ""  # `axes` are from the inside out
 
 
-def _spans(
+def _dims_of_axes(
     names: Sequence[str], axes: Axes, places: Sequence[Place], num_devices: int
 ) -> dict[str, tuple[str, ...]]:
     """Returns for each mesh axis the dims along which its first group lies. A group that leaves the

@@ -52,8 +52,8 @@ class Turn:
         self._loop = asyncio.get_running_loop()
         self._disconnected = threading.Event()
         self.granted = Future[None]()
-        self._wait = wait
-        self._slice_ends = 0.0
+        self._wait = wait  # how long the client waits for its answer, if it says so
+        self._slice_ends = 0.0  # by the monotonic clock: until then the slot is not given back
 
     def grant(self) -> None:
         """Gives the turn a slot, for the first time or again."""
@@ -153,7 +153,7 @@ class AdmissionControl:
         self._waiting: list[Turn] = []
         """Those that are queued or set aside, in the order in which they came to wait."""
         self._last_served: dict[str | None, int] = {}
-        self._serials = count(1)
+        self._serials = count(1)  # the times of `_last_served`, as consecutive numbers
 
     @asynccontextmanager
     async def admit(

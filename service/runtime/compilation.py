@@ -57,12 +57,13 @@ def compile_in_processes(warm_up: Step, show: Show) -> None:
     """Compiles all functions that `warm_up` calls, in worker processes that keep the machine code
     on disk. Calls `show` with the progress. A process that fails ends early, and leaves functions
     for the caller to compile."""
+    # Only a WarmUp knows how to divide its work; any other function goes to one process.
     shares: Sequence[Sequence[Step]] = [[warm_up]]
     if isinstance(warm_up, WarmUp):
         shares = warm_up.shares(min(_MOST_PROCESSES, _cores()))
     spawning = multiprocessing.get_context("spawn")
     began = time.monotonic()
-    weights: dict[str, float] = {}  # by function: if both processes compile it, it counts once
+    weights: dict[str, float] = {}  # by function, which counts once even if several compile it
     receivers: list[Connection] = []
     for share in shares:
         receiver, sender = spawning.Pipe(duplex=False)
@@ -94,7 +95,7 @@ def _compile_share(steps: Sequence[Step], sender: Connection) -> None:
     compiled function."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     event.register("numba:compile", _Reporter(sender))
-    with taking_turns():  # a function that both processes need is compiled by one of them
+    with taking_turns():  # a function that several processes need is compiled by one
         for step in steps:
             step()
 

@@ -74,13 +74,13 @@ def _locked(folder: Path | None) -> Iterator[None]:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        _lock(descriptor)
+        _wait_for_lock(descriptor)
         yield
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> None:
+def _wait_for_lock(descriptor: int) -> None:
     """Waits for the lock of an open file. Gives up where the file system has no locks, or after
     _LONGEST_TURN_S: the lock only saves work from being done twice."""
     ends = time.monotonic() + _LONGEST_TURN_S
@@ -112,7 +112,7 @@ class CostModel:
         """Starts the compilation, and waits a moment for it to end. A service that only loads the
         machine code is then ready when it listens."""
         # A daemon, so that a service that is stopped meanwhile stops at once.
-        threading.Thread(target=self._run, name="compile the cost model", daemon=True).start()
+        threading.Thread(target=self._compile, name="compile the cost model", daemon=True).start()
         await self._wait_until_ended(_SOON_S)
 
     async def wait_until_compiled(self, wait_s: float | None = None) -> None:
@@ -141,7 +141,7 @@ class CostModel:
             told = {"percent": round(100 * progress.share), "left_s": left_s and round(left_s)}
             log.info("cost model is being compiled", extra=told)
 
-    def _run(self) -> None:
+    def _compile(self) -> None:
         """Compiles the cost model, and sets `state` to the outcome."""
         try:
             compile_cost_model(self._warm_up, self._note_progress)

@@ -80,7 +80,7 @@ class Deadline:
     def __init__(self, seconds: float, require_client: Callable[[], None] = no_client) -> None:
         self._clock = _Clock(require_client)
         self._ends = self._clock.now() + seconds
-        self._caller_ends = inf
+        self._caller_ends = inf  # a caller without a TimedCheckpoint waits as long as it takes
         if isinstance(require_client, TimedCheckpoint):
             self._caller_ends = require_client.ends
 
@@ -115,6 +115,7 @@ class Deadline:
 
     def at_most(self, seconds: float) -> Deadline:
         """Returns a deadline `seconds` from now, or at this deadline where that is earlier."""
-        earlier = copy(self)  # with the same clock, so that `ran_out` knows of both
+        # The copy shares the clock: if it runs out, `ran_out` of this deadline is true as well.
+        earlier = copy(self)
         earlier._ends = min(self._ends, self._clock.now() + seconds)
         return earlier

@@ -99,7 +99,8 @@ class EventStream:
             if self._batch is not None:
                 yield self._batch.text
                 self._batch = None
-                if self.mark is None:  # more events are stored than this batch had
+                # Without a mark the client is behind: more events are stored than the batch had.
+                if self.mark is None:
                     self._streams.read_soon()
                 continue
             try:

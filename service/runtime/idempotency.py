@@ -155,6 +155,7 @@ class IdempotentCreation:
         with self._store.writing() as rows:
             now = rows.now()
             rows.idempotency_keys.purge(now - self._ttl, now)
+            # Another request may claim the key after it was read as free: it is then read again.
             for _ in range(_CLAIM_TRIES):
                 row = rows.idempotency_keys.find(key.key)
                 # The time is read after the row, so that no lease in the row was made later.

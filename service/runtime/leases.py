@@ -37,7 +37,8 @@ class Leases:
 
     @contextmanager
     def held(self, token: str) -> Iterator[None]:
-        """Renews the claim of a token while the block runs, and releases it if the block fails."""
+        """Renews the claim of a token while the block runs, and releases it if the block fails.
+        After success the key keeps its answer, or the caller releases it."""
         self._begin(token)
         try:
             yield

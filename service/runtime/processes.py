@@ -88,7 +88,8 @@ class Processes:
             if self._is_closed:
                 raise Stopping
             if self._executor is None:
-                # The far end is the one that workers poll.
+                # Workers poll the far end, and end themselves once this process or `close` has
+                # closed the near one.
                 far_end, self._lifeline = _CONTEXT.Pipe(duplex=False)
                 self._executor = ProcessPoolExecutor(
                     self._processes,
@@ -112,7 +113,7 @@ def _exit_with_server(lifeline: Connection) -> None:
     os._exit(1)
 
 
-def _reduced(error: errors.DomainError) -> tuple[Any, ...]:
+def _pickled_form(error: errors.DomainError) -> tuple[Any, ...]:
     """Returns the pickled form of a DomainError. By default pickle would call the class with the
     message, but the class takes the values that the message is made of."""
     return type(error).__new__, (type(error), *error.args), vars(error)
@@ -120,4 +121,4 @@ def _reduced(error: errors.DomainError) -> tuple[Any, ...]:
 
 for _kind in vars(errors).values():
     if isinstance(_kind, type) and issubclass(_kind, errors.DomainError):
-        copyreg.pickle(_kind, _reduced)
+        copyreg.pickle(_kind, _pickled_form)

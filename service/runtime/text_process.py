@@ -57,13 +57,13 @@ class TextProcess:
         task raises."""
         job = partial(task, *args, **kwargs)
         async with self._admission.admit(is_disconnected, tenant):
-            return await run_sync(self._process.run, _then_trimmed, job)
+            return await run_sync(self._process.run, _run_and_trim, job)
 
     def close(self) -> None:
         self._process.close()
 
 
-def _then_trimmed(job: Callable[[], T]) -> T:
+def _run_and_trim(job: Callable[[], T]) -> T:
     """Returns the result of a job, and gives the memory that it freed back to the system."""
     try:
         return job()

@@ -75,10 +75,10 @@ def test_the_page_shows_the_runs_and_the_summary_of_the_api(
         for name, statistics in summary["by"][grouping].items()
         if statistics["measured"]
     }
-    levels = {(level["grouping"], level["name"]): level for level in data["levels"]}
+    groups = {(group["grouping"], group["name"]): group for group in data["groups"]}
     for key, statistics in kinds.items():
-        assert levels[key]["runs"] == statistics["measured"]
-        assert math.log(levels[key]["median"]) == pytest.approx(statistics["residual_median"])
+        assert groups[key]["runs"] == statistics["measured"]
+        assert math.log(groups[key]["median"]) == pytest.approx(statistics["residual_median"])
 
 
 def test_a_kind_of_run_that_became_slower_is_marked(with_runs: TestClient) -> None:

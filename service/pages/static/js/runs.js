@@ -6,7 +6,7 @@ import { significant } from "./numbers.js";
 import { theme } from "./palette.js";
 import { ratios } from "./ratios.js";
 
-const { runs, levels: kinds, changes } = JSON.parse(document.getElementById("data").textContent);
+const { runs, groups: kinds, changes } = JSON.parse(document.getElementById("data").textContent);
 const rows = runs.filter((run) => run.measured_s !== null).map((run) => ({
   measured: run.measured_s,
   predicted: run.predicted_s,
