@@ -83,7 +83,8 @@ class Catalog(UseCase):
         raise NotFound(f"entry among the {kind}", name)
 
     def register(self, kind: OwnKind, entry: Entry) -> SaveRows:
-        """Returns the function that stores a new name, or a new version of a registered one.
+        """Returns the function that stores a new name, or a new version of a registered one. The
+        caller runs it in the transaction that also keeps the answer (service.runtime.idempotency).
 
         Raises NameReserved for names that ship or mean a TPU slice. The function that is returned
         raises NameTaken for a chip named like a cluster, or the reverse.

@@ -90,11 +90,11 @@ class Disclosure:
         or fabric the tenant knows."""
         errors = dict[str, Any]()
         for name in ("unseen", "unseen_memory", "published"):
-            errors_of_kind = document.get(name)
-            if errors_of_kind:
-                kinds = [kind for kind in errors_of_kind["kinds"] if self._may_name(kind["kind"])]
-                errors_of_kind = {**errors_of_kind, "kinds": kinds}
-            errors[name] = errors_of_kind
+            run_errors = document.get(name)
+            if run_errors:
+                kinds = [kind for kind in run_errors["kinds"] if self._may_name(kind["kind"])]
+                run_errors = {**run_errors, "kinds": kinds}
+            errors[name] = run_errors
         return errors
 
     def _promotion_reason(self, document: Document) -> str:

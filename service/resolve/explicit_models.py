@@ -161,7 +161,7 @@ def _attention(attention: Attention) -> Members:
     return _non_default_fields(
         AttentionFields,
         attention,
-        **_heads(attention),
+        **_special_head_fields(attention),
         attention_output_bias=None
         if attention.attention_output_bias == default_bias
         else not default_bias,
@@ -171,9 +171,9 @@ def _attention(attention: Attention) -> Members:
     )
 
 
-def _heads(attention: Attention) -> Members:
-    """Returns the fields of an attention's heads. For multi-head latent attention they are in
-    `mla`, and the usual ones are None."""
+def _special_head_fields(attention: Attention) -> Members:
+    """Returns the fields of an attention's heads that are not copied by name. Multi-head latent
+    attention has its heads in `mla`, and None, which leaves a field out, for the usual ones."""
     if not attention.is_mla:
         differs = attention.v_head_dim != attention.head_dim
         return {"v_head_dim": attention.v_head_dim if differs else None}

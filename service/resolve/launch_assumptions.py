@@ -52,7 +52,7 @@ def taken_defaults(defaults: Sequence[str]) -> Iterator[str]:
         )
 
 
-def batch_values(
+def batch_assumptions(
     reading: LaunchReading, micro_batch: int, global_batch: int, ranks: int
 ) -> Iterator[str]:
     """Yields a sentence on how micro-batch, accumulation steps and global batch follow from each

@@ -103,16 +103,16 @@ class LaunchErrors:
         default_origins = self.reading.default_origins
         # A batch that is counted in micro-batches has the origin of their number.
         origin = default_origins.get(name) or default_origins.get(
-            "num_micro_batches" if self.counts_batch(name) else name
+            "num_micro_batches" if self.is_batch_by_count(name) else name
         )
         if origin is None:
             return self.launch_error(name, launched, f"{rule}: leave it to the launch")
         cure = f"write it in the launch, or leave it out of {self.parts_source}{self._hint()}"
         return self.launch_error(name, launched, f"{rule}, and nobody wrote it ({origin}): {cure}")
 
-    def counts_batch(self, name: str) -> bool:
-        """Returns whether a field is the global batch, and the launch gives it by its number of
-        micro-batches only."""
+    def is_batch_by_count(self, name: str) -> bool:
+        """Returns whether a field is the global batch, and the launch gives it only indirectly: by
+        its number of micro-batches."""
         return name == "workload.global_batch" and "global_batch" not in self.reading.workload
 
     def missing(self, name: str) -> Invalid:
@@ -129,14 +129,13 @@ class LaunchErrors:
 
     def _hint(self) -> str:
         """Returns words on parts of the launch that were not understood and may have meant a
-        missing field. Misspelt settings come first. Empty where all was understood."""
+        missing field: its misspelt settings, or else all. Empty where all was understood."""
         reading = self.reading
         unread = [reservation.text for reservation in reading.reservations]
-        problems = [*unread, *(f"{stop.setting} {stop.rule}" for stop in reading.stops)]
-        near = [problem for problem in problems if "did you mean" in problem] or unread
-        listed = "; ".join(
-            truncate(problem, MAX_VALUE_CHARACTERS) for problem in near[:_MOST_HINTS]
-        )
+        texts = [*unread, *(f"{stop.setting} {stop.rule}" for stop in reading.stops)]
+        misspelt = [text for text in texts if "did you mean" in text]
+        shown = (misspelt or unread)[:_MOST_HINTS]
+        listed = "; ".join(truncate(text, MAX_VALUE_CHARACTERS) for text in shown)
         return f". Not understood in the launch: {listed}" if listed else ""
 
     def validated(

@@ -247,8 +247,8 @@ def _read_explaining_undefined(launch: LaunchForm, format_: str, changes: Change
 def _stop_error(stop: Stop, place: str) -> Invalid:
     """Returns the error for a setting at which the framework stops. `place` is the launch's
     field."""
-    says_cure = not stop.cure or stop.cure in stop.rule
-    rule = stop.rule if says_cure else f"{stop.rule}; instead: {stop.cure}"
+    is_rule_enough = not stop.cure or stop.cure in stop.rule
+    rule = stop.rule if is_rule_enough else f"{stop.rule}; instead: {stop.cure}"
     return Invalid(f"{place}.{stop.setting}", stop.value, rule)
 
 

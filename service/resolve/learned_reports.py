@@ -52,12 +52,12 @@ def _sentence(change: float, against: str, reports: Sequence[LearnedFrom]) -> st
     if others:
         runs = sum(group.runs + group.benchmarks for group in others)
         parts.append(f"the rest from {runs} other reports")
-    return f"A step takes {_difference(change)} under {against}: {', '.join(parts)}."
+    return f"A step takes {_change_in_words(change)} under {against}: {', '.join(parts)}."
 
 
-def _difference(change: float) -> str:
-    """Returns a change of step time as words that a version's name completes, such as "3.1% longer
-    than"."""
+def _change_in_words(change: float) -> str:
+    """Returns a relative change of step time, such as 0.031, in words that the name of a version
+    follows, such as "3.1% longer than"."""
     if abs(change) < _LEAST_SHOWN:
         return "as long as"
     return f"{abs(change):.1%} {'longer' if change > 0 else 'less'} than"

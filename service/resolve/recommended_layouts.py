@@ -28,7 +28,7 @@ class RecommendedLayouts:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> RecommendedLayouts:
         """Reads the layouts of a stored recommendation, in either form."""
-        return _by_position(document) if "layouts" in document else _in_full(document)
+        return _by_position(document) if "layouts" in document else _read_older_form(document)
 
     def with_name(self, choice: str) -> dict[str, Any]:
         """Returns the layout with this name. Raises Invalid if there is none."""
@@ -53,7 +53,7 @@ def _by_position(document: Mapping[str, Any]) -> RecommendedLayouts:
     )
 
 
-def _in_full(document: Mapping[str, Any]) -> RecommendedLayouts:
+def _read_older_form(document: Mapping[str, Any]) -> RecommendedLayouts:
     """Reads an answer of an older form, which has each layout in full wherever it is named. Its
     default is the fastest layout, as it was then, whatever was recommended."""
     candidates = {name: document.get(name) for name in _NAMES}

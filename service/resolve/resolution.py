@@ -322,7 +322,7 @@ class Resolver:
     @cached_property
     def _registered_architectures(self) -> list[Architecture]:
         """Returns the last version of each registered architecture. Those that can no longer be
-        built are left out."""
+        built, because the rules have changed since they were stored, are left out."""
         entries = self._rows.registered_entries
         architectures = list[Architecture]()
         for row in entries.latest("architectures", entries.names("architectures")):
@@ -356,7 +356,7 @@ class Resolver:
         if isinstance(form, ClusterFields):
             chip, fabric = self.fabric(form)
             return chip, fabric, form
-        preset = form.preset.removeprefix(_SLURM_PREFIX)
+        preset = form.preset.removeprefix(_SLURM_PREFIX)  # "gpu:h100" means "h100"
         form = form.model_copy(update={"preset": preset})
         if row := self._registered("clusters", preset):
             return self._registered_cluster(row, form)
@@ -365,6 +365,7 @@ class Resolver:
             pinned_form = {"preset": pinned_name(row)}
             return chip, ResolvedPart(chip.value.fabric, _entry_used(row), pinned_form), form
         form = expand_slice_name(form)
+        # One chip is enough here: only the chip and the fabric of the shipped cluster are used.
         shipped = self._shipped(
             "clusters", form.preset, "cluster.preset", lambda name: catalogue.cluster(name, 1)
         )

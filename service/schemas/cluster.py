@@ -217,8 +217,8 @@ class ClusterFields(ClusterSize):
         return self.chip if links is None else self.chip.model_copy(update={"scale_up": links})
 
     def _innermost_links(self) -> ScaleUpFields | None:
-        """Returns the torus or the first level as links of a chip; None where the cluster has
-        neither."""
+        """Returns the torus or the first level of the cluster as scale-up links, for a chip that is
+        described without any. None where the cluster has neither."""
         if self.torus is not None:
             return ScaleUpFields(gb_s_per_chip=self.torus.gb_s_per_link, torus=self.torus)
         if self.levels is None:
@@ -266,8 +266,8 @@ def _with_scale_out(fabric: Fabric, gb_s: float) -> Fabric:
     outer = fabric.levels[len(fabric.scale_up) :]
     if not outer:
         outer = (Level(name="scale-out", gb_s_per_chip=gb_s),)
-    slowed = [replace(level, gb_s_per_chip=gb_s) for level in outer]
-    return replace(fabric, levels=(*fabric.scale_up, *slowed))
+    changed = [replace(level, gb_s_per_chip=gb_s) for level in outer]
+    return replace(fabric, levels=(*fabric.scale_up, *changed))
 
 
 def _cluster_union_tag(value: object) -> str:

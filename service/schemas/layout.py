@@ -42,8 +42,8 @@ TorusAxes = Annotated[list[Literal["x", "y", "z"]], Field(min_length=3, max_leng
 
 
 def _always(value: object) -> bool:
-    """Returns True, which leaves a field out of every answer. Answers have the schema of
-    requests."""
+    """Returns True: the condition for `exclude_if` of a field that requests have and answers never
+    show, though both share one schema."""
     return True
 
 

@@ -65,7 +65,7 @@ class Memory:
 
     def recall(self, key: Hashable, read: Callable[[], T]) -> T:
         """Returns the value under a key; calls `read` for it the first time."""
-        known = self.get(key)
+        known = self.get(key)  # a tuple with the value, which may be None itself
         if known is not None:
             remembered: T = known[0]
             return remembered

@@ -208,7 +208,7 @@ class ReportQueries(Queries):
         """Stores reports with their labels and counts them in the metrics. Returns their columns
         with the ids and times that they got."""
         stored = Arrivals(self._session).stamped(reports)
-        labels = [label for report in stored for label in _label_rows(report)]
+        labels = [label for report in stored for label in _pop_label_rows(report)]
         for report in stored:
             report["words_hash"] = _words_hash(report)
         execute(self._session, _INSERT, stored)
@@ -251,8 +251,8 @@ class ReportQueries(Queries):
     def first_in_same_words(self, report: RowValues) -> str | None:
         """Returns the id of the tenant's first report of an equal run with an equal submission that
         is not withdrawn; None where there is none."""
-        asked = {"words_hash": _words_hash(report), "tenant": self._tenant}
-        row = first_row(self._session, _IN_SAME_WORDS, asked)
+        values = {"words_hash": _words_hash(report), "tenant": self._tenant}
+        row = first_row(self._session, _IN_SAME_WORDS, values)
         return None if row is None else row.id
 
     def _my_valid(self) -> list[ColumnElement[bool]]:
@@ -380,7 +380,7 @@ def _labelled(name: str, value: str) -> Select[Any]:
     return select(label.report_id).where(label.name == name, label.value == value)
 
 
-def _label_rows(report: RowValues) -> list[RowValues]:
+def _pop_label_rows(report: RowValues) -> list[RowValues]:
     """Removes the labels from a report's columns, and returns them as rows of their own table."""
     labels = report.pop("labels", {})
     return [
