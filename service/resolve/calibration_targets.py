@@ -46,7 +46,9 @@ def log_residuals(runs: Sequence[Run], profile: Profile) -> Array:
     """Returns the natural logarithm of measured over predicted step time under this profile; shape
     (runs,)."""
     measured = np.log([run.step_time_s or np.nan for run in runs])
-    predicted = np.log(_predicted_figures(runs, profile, lambda predictions: predictions.step_time_s))
+    predicted = np.log(
+        _predicted_figures(runs, profile, lambda predictions: predictions.step_time_s)
+    )
     return np.asarray(measured - predicted)
 
 
@@ -54,7 +56,9 @@ def log_memory_residuals(runs: Sequence[StoredRun], profile: Profile) -> Array:
     """Returns the natural logarithm of measured over predicted reserved memory under this profile;
     shape (runs,)."""
     measured = np.log([run.reserved_bytes or np.nan for run in runs])
-    predicted = np.log(_predicted_figures(runs, profile, lambda predictions: predictions.reserved_bytes))
+    predicted = np.log(
+        _predicted_figures(runs, profile, lambda predictions: predictions.reserved_bytes)
+    )
     return np.asarray(measured - predicted)
 
 

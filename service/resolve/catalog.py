@@ -100,7 +100,7 @@ class Catalog(UseCase):
         def save(rows: Rows) -> CreatedResource:
             """Stores the entry as the next version of its name. A lock makes registrations of one
             name take turns. Raises NameTaken."""
-            other = _SHARES_NAMES_WITH.get(kind)
+            other = _SHARES_NAMES_WITH.get(kind)  # a preset names a chip or a cluster
             rows.lock(f"catalog:{'presets' if other else kind}:{entry.name}")
             if other and rows.registered_entries.find(other, entry.name, version=None):
                 raise NameTaken(other, entry.name)

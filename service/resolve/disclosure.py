@@ -44,7 +44,7 @@ def _without_private_names(group: Influence) -> Influence:
         stack=group.stack if has_known_stack else None,
         model=group.model if is_known else None,
         parameters=group.parameters if is_known else None,
-        latest=(),
+        latest=(),  # the ids of the newest reports
     )
 
 
@@ -110,8 +110,9 @@ class Disclosure:
 
     def _may_name(self, scope: str) -> bool:
         """Returns whether the tenant may see a scope of the profile: it knows the chip or fabric in
-        it, or the scope has neither. A scope is "chip:NAME", "fabric:NAME", or a pair "CHIP/STACK".
-        A fleet's models and sequence lengths are never shown."""
+        it, or the scope has neither. A scope is "chip:NAME", "fabric:NAME", or a pair "CHIP/STACK",
+        with "fleet:" before it for coefficients of one deployment's machines. A fleet's models and
+        sequence lengths are never shown."""
         kind, _, name = scope.removeprefix(f"{FLEET}:").partition(":")
         chip, pair, _ = kind.partition("/")
         if kind in ("model", "sequence"):

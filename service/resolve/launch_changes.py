@@ -147,12 +147,12 @@ class LaunchChanges:
         is the job that all of `changes` start."""
         if len(changes) == 1:
             return changes, job
-        reading_of_all = self._reading(changes)
+        reading_of_all = self._read_launch_alone(changes)
         if reading_of_all is None:  # nothing to compare the readings of fewer with
             return changes, job
 
         def reads_alike(fewer: Changes) -> bool:
-            reading = self._reading(fewer)
+            reading = self._read_launch_alone(fewer)
             return reading is not None and _is_alike(reading, reading_of_all)
 
         def makes_change(fewer: Changes) -> bool:
@@ -167,7 +167,7 @@ class LaunchChanges:
         # The readings are used up, or no fewer settings were found to make the change alone.
         return changes, job
 
-    def _reading(self, changes: Changes) -> LaunchReading | None:
+    def _read_launch_alone(self, changes: Changes) -> LaunchReading | None:
         """Returns the reading of the launch alone, without the request beside it, with some
         settings changed; None where it cannot be read."""
         with suppress(Invalid):
@@ -263,10 +263,10 @@ def _key(change: SingleChange) -> tuple[str, str]:
 def _is_same(typed: Any, written: Any) -> bool:
     """Returns whether two values of a setting are equal, whether written as text or as a number.
     None stands for a setting that is not written."""
-    return _text(typed) == _text(written)
+    return _comparable(typed) == _comparable(written)
 
 
-def _text(value: Any) -> Any:
+def _comparable(value: Any) -> Any:
     """Returns a value of a setting in a form that can be compared: numbers and flags as text in
     lower case, lists as texts."""
     if isinstance(value, (list, tuple)):

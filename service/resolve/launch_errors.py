@@ -101,10 +101,10 @@ class LaunchErrors:
         if name in self.reading.counting_notes:
             rule += f" ({self.reading.counting_notes[name]})"
         default_origins = self.reading.default_origins
-        # A batch that is counted in micro-batches has the origin of their number.
-        origin = default_origins.get(name) or default_origins.get(
-            "num_micro_batches" if self.is_batch_by_count(name) else name
-        )
+        origin = default_origins.get(name)
+        # A batch that is computed from a number of micro-batches comes from where that does.
+        if origin is None and self.is_batch_by_count(name):
+            origin = default_origins.get("num_micro_batches")
         if origin is None:
             return self.launch_error(name, launched, f"{rule}: leave it to the launch")
         cure = f"write it in the launch, or leave it out of {self.parts_source}{self._hint()}"

@@ -161,8 +161,8 @@ def _unsaid(format_: LaunchFormat, job: Job) -> list[UnsaidField]:
     """Returns the fields of the stack that the prediction depends on, and that no setting of the
     format states. The caller's own script may set them. Raises Inexpressible if the format starts a
     program instead, since nothing could set them then."""
-    # A field that moves the prediction of one profile moves that of any.
     stated = format_.other_stack_fields(job.problem)
+    # Any profile will do: a field that moves the prediction of one moves that of all.
     unsaid = unsaid_fields(job.problem, shipped_profile(), job.layout, stated)
     if unsaid and not format_.is_of_script:
         first = unsaid[0]

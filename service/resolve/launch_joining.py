@@ -333,10 +333,9 @@ def _data_parallel(layout: Mapping[str, Any]) -> int:
 def _flat_fields(model: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of a model with those of its MLA and its experts moved to the top. A model
     whose shape is complete but names no experts has num_experts = 0."""
-    dense = {"num_experts": 0} if model.keys() >= {"num_layers", "hidden_size"} else {}
-    nested = [model.get(name) or {} for name in ("mla", "moe")]
+    default = {"num_experts": 0} if model.keys() >= {"num_layers", "hidden_size"} else {}
     flat = {name: value for name, value in model.items() if name not in ("mla", "moe")}
-    return {**dense, **flat, **nested[0], **nested[1]}
+    return {**default, **flat, **(model.get("mla") or {}), **(model.get("moe") or {})}
 
 
 def _open_degree(launch_fields: Mapping[str, Any]) -> str | None:

@@ -35,6 +35,7 @@ def machine_of_nodes(command: Command | None, cluster: Cluster) -> str | None:
     that are also sold singly, such as GH200. None if the chips are not, or no such machine is
     known."""
     chips = _stated_chips(command, cluster)
+    # Chips that are sold singly have domains of one chip: no scale-up links leave it.
     if cluster.fabric.domain != 1 or chips is None:
         return None
     for fabric in catalogue.fabrics().values():
@@ -54,8 +55,9 @@ def _stated_chips(command: Command | None, cluster: Cluster) -> int | None:
         return None
     devices = command.nproc_per_node
     chips, remainder = divmod(devices, cluster.chip.devices_per_chip)
-    is_all = command.nnodes * devices == cluster.num_devices
-    return chips if is_all and command.nnodes > 1 and devices > 1 and not remainder else None
+    is_whole_cluster = command.nnodes * devices == cluster.num_devices
+    is_per_device = command.nnodes > 1 and devices > 1 and not remainder
+    return chips if is_whole_cluster and is_per_device else None
 
 
 def _has_equal_chip(fabric: Fabric, chip: Chip) -> bool:

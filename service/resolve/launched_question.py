@@ -204,6 +204,7 @@ def _recognized_format(launch: LaunchForm, field: str) -> Recognized:
         program, framework = unread
         rule = f"starts {framework}, whose settings are not read: give {_AS_FIELDS}"
         raise Invalid(f"{field}.arguments", program, rule)
+    # A command that trains nothing, such as `ls`, is refused whatever format the request names.
     if launch.settings is None:
         other = starts_nothing_known(launch.text, launch.beside)
         if other is not None:
@@ -211,6 +212,7 @@ def _recognized_format(launch: LaunchForm, field: str) -> Recognized:
     if launch.format is not None:
         return Recognized(launch.format, "")
     format_ = recognized(launch.text, launch.beside)
+    # A job script whose program is in no format, such as train.py, needs the format by name.
     if format_ is None:
         other = starts_something_else(launch.text, launch.beside)
         if other is not None:

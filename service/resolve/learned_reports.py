@@ -46,7 +46,7 @@ def _sentence(change: float, against: str, reports: Sequence[LearnedFrom]) -> st
     if not reports:
         return f"Reports that came after {against} do not move this prediction."
     parts = [
-        f"{group.step_time_change:+.1%} from {_words(group)}" for group in reports[:_MOST_NAMED]
+        f"{group.step_time_change:+.1%} from {_described(group)}" for group in reports[:_MOST_NAMED]
     ]
     others = reports[_MOST_NAMED:]
     if others:
@@ -63,7 +63,7 @@ def _change_in_words(change: float) -> str:
     return f"{abs(change):.1%} {'longer' if change > 0 else 'less'} than"
 
 
-def _words(reports: LearnedFrom) -> str:
+def _described(reports: LearnedFrom) -> str:
     """Returns the number of reports, and what they measured as far as it may be told, such as "12
     reports of llama-3-8b on h100 (latest 01AB...)"."""
     counts = [

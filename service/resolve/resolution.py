@@ -469,7 +469,7 @@ def _unknown_hardware(kind: Kind, name: str, field: str, known: list[str]) -> Un
     links = " and its links in cluster.levels" if kind == "clusters" else ""
     if misspelt(name, known):
         return unknown_name(field, name, known, describe)
-    if chip := chip_named_in(name, _chip_of_names()):
+    if chip := chip_named_in(name, _chip_ids_by_name()):
         hint = f"; if its chip is {chip}, give cluster.chip = {chip!r}{links}; else {describe}"
         return _with_hint(UnknownName(field, name, known), hint)
     if kind == "clusters":
@@ -478,7 +478,7 @@ def _unknown_hardware(kind: Kind, name: str, field: str, known: list[str]) -> Un
     return unknown_name(field, name, known, describe, what="a chip")
 
 
-def _chip_of_names() -> dict[str, str]:
+def _chip_ids_by_name() -> dict[str, str]:
     """Returns the chip's id by each shipped name of a chip or a fabric."""
     chips_of_fabrics = {
         name: catalogue.fabric_chip(fabric.id) for name, fabric in catalogue.fabrics().items()

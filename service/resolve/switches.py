@@ -63,10 +63,10 @@ def _framework_value(switch: Switch, value: Any) -> str:
     setting = next((candidate for candidate in switch.settings if candidate.value == value), None)
     if setting is None:
         return str(value)
-    return _after_name(switch.name, setting)
+    return _without_name(switch.name, setting)
 
 
-def _after_name(name: str, setting: Setting) -> str:
+def _without_name(name: str, setting: Setting) -> str:
     """Returns a setting without the name of its switch, such as "3" for "--level 3"."""
     if not setting.arguments:
         return "not set"

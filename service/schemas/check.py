@@ -72,7 +72,7 @@ class LaunchedCheckRequest(CheckTerms, QuestionParts):
     launch: LaunchForm
 
     @model_validator(mode="after")
-    def _allocation_of_cluster(self) -> Self:
+    def _require_cluster_of_allocation(self) -> Self:
         """Raises Invalid for an allocation without a cluster."""
         if self.allocation is not None and self.cluster is None:
             raise Invalid("cluster", None, "is required beside allocation: it says which chips")

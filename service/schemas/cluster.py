@@ -145,7 +145,7 @@ class ClusterSize(Wire):
     def build(self, chip: Chip, fabric: Fabric) -> Cluster:
         """Returns this part of the fabric as a cluster, with the overrides that the request gives.
         Raises Invalid where the fabric cannot join so many chips."""
-        self._require_torus_for_shape(fabric)
+        self._require_suitable_fabric(fabric)
         num_chips = self.num_chips
         if num_chips is None and self.torus_shape is not None:
             num_chips = math.prod(self.torus_shape)
@@ -174,8 +174,9 @@ class ClusterSize(Wire):
         _ = cluster.dims  # raises where the fabric does not join the chips
         return cluster
 
-    def _require_torus_for_shape(self, fabric: Fabric) -> None:
-        """Raises Invalid where a torus shape or a domain size does not suit the kind of fabric."""
+    def _require_suitable_fabric(self, fabric: Fabric) -> None:
+        """Raises Invalid where the request gives a torus shape or a domain size, and the fabric is
+        not of that kind."""
         if self.torus_shape is not None:
             if fabric.torus is None:
                 rule = f"fabric {fabric.id} is no torus"

@@ -153,8 +153,8 @@ class LaunchForm(Wire):
         if self.settings is None or self.format is None:
             return _text(self._with_variables())
         to_words = FORMATS[self.format].words
-        # A format without command-line arguments, such as DeepSpeed's JSON: `settings` are the
-        # document, and arguments of a script are added to it by name.
+        # Settings of DeepSpeed and accelerate are a document, which has no form on a command line.
+        # Arguments of the script beside it are added to the document by name.
         if to_words is None:
             listed = self.arguments if isinstance(self.arguments, list) else []
             return _text({**self.settings, **_options(listed)})

@@ -102,7 +102,9 @@ class LayerListFields(Wire):
     def build(self) -> Architecture:
         """Returns the architecture. Raises Invalid where fields contradict each other."""
         parts = self._parts()
-        total = sum(repeat * sum(_layer_count(entry) for _, entry in part) for repeat, part in parts)
+        total = sum(
+            repeat * sum(_layer_count(entry) for _, entry in part) for repeat, part in parts
+        )
         if total > MAX_LAYERS:
             rule = f"makes {total} layers; a model has at most {MAX_LAYERS}"
             raise Invalid("layers", None, rule)

@@ -147,6 +147,7 @@ class LayoutFields(Wire):
     def with_stack_defaults(self, problem: Problem) -> LayoutFields:
         """Returns the layout with the stack's default for every field that was left out. Fields
         without a meaning, such as a schedule without a pipeline, are null."""
+        # Layers that the request spreads itself decide `balanced` too (`build`).
         knobs_given = self.knobs_given | ({"balanced"} if self.layers_per_chunk else set())
         settled = with_stack_defaults(problem, self.build(), knobs_given)
         return LayoutFields.shown(settled, on_torus=problem.cluster.is_torus)

@@ -297,8 +297,8 @@ class _AnyRecurrence(BaseModel):
 
 
 def _require_kind(value: object) -> object:
-    """Returns the value unchanged. Raises ValidationError for a mapping of an unknown kind, which
-    pydantic would otherwise report once for each kind."""
+    """Returns the value unchanged. Raises ValidationError for a mapping of an unknown kind. Without
+    this, it would be read as one of the kinds, whose fields it lacks."""
     if isinstance(value, Mapping):
         _AnyRecurrence.model_validate(value)
     return value

@@ -42,7 +42,7 @@ class LaunchedRun(QuestionParts):
     however many it sends."""
 
     @model_validator(mode="after")
-    def _no_profile(self) -> Self:
+    def _refuse_profile(self) -> Self:
         """Raises Invalid where a profile is given."""
         if self.profile is not None:
             rule = "must be left out: a report is held against the active version"

@@ -154,12 +154,12 @@ class Answers(Queries):
     def given_lately(self, kind: AnswerKind, key: str) -> Answer | None:
         """Returns the first answer with this text that the session's tenant was given within
         GIVEN_AGAIN_FOR; None where there is none."""
-        asked = {
+        values = {
             "key": key,
             "tenant": self._tenant,
             "since": datetime.now(UTC) - GIVEN_AGAIN_FOR,
         }
-        row = first_row(self._session, _GIVEN_LATELY[kind], asked)
+        row = first_row(self._session, _GIVEN_LATELY[kind], values)
         return None if row is None else _answer(kind, row)
 
     def first_given(self, kind: AnswerKind, key: str) -> Answer | None:

@@ -269,6 +269,7 @@ def translated_errors() -> Iterator[None]:
             f"{str(error).strip()}: the database may be of a newer release than this one."
         ) from None
     except Unavailable as error:
+        # The driver's own words (`orig`) say more to an operator than those shown to callers.
         raise DatabaseUnusable(
             str(getattr(error.__cause__, "orig", None) or error).strip()
         ) from None

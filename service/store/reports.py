@@ -245,7 +245,7 @@ class ReportQueries(Queries):
     def first_of_log(self, log_hash: str) -> ReportRow | None:
         """Returns the tenant's first report of a training log that is not withdrawn; None where
         there is none."""
-        query = select(ReportRow).where(ReportRow.log_hash == log_hash, *self._my_valid())
+        query = select(ReportRow).where(ReportRow.log_hash == log_hash, *self._are_own_and_valid())
         return self._session.scalars(query.order_by(ReportRow.id).limit(1)).first()
 
     def first_in_same_words(self, report: RowValues) -> str | None:
@@ -255,7 +255,7 @@ class ReportQueries(Queries):
         row = first_row(self._session, _IN_SAME_WORDS, values)
         return None if row is None else row.id
 
-    def _my_valid(self) -> list[ColumnElement[bool]]:
+    def _are_own_and_valid(self) -> list[ColumnElement[bool]]:
         """Returns the conditions for reports of the session's tenant that are not withdrawn."""
         mine = ReportRow.tenant.is_not_distinct_from(self._tenant)
         return [ReportRow.withdrawn_at.is_(None), mine]
