@@ -118,8 +118,8 @@ def layout_assumptions(
     name: str, given: LayoutFields, completed: LayoutFields, problem: Problem
 ) -> Iterator[str]:
     """Yields sentences on the knobs that the stack settled, and on knobs whose default differs from
-    that of launchers. `name` is the field of the request with the layout, `given` the layout as it was
-    sent, and `completed` the one with the stack's values."""
+    that of launchers. `name` is the field of the request with the layout, `given` the layout as it
+    was sent, and `completed` the one with the stack's values."""
     before, after = given.build(), completed.build()
     for knob in (field.name for field in fields(Layout)):
         if getattr(before, knob) != getattr(after, knob):

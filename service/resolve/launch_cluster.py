@@ -1,7 +1,7 @@
 """The cluster that a launch runs on: that of the request, or the chips that the launch asks its
 scheduler for, in the nodes of its script.
 
-A value of the launch is *overruled* where the request has another and goes before it. The *form* of
+A value of the launch is *overruled* where the request has another, which counts. The *form* of
 a cluster is what a request can send for it: a preset or its fields.
 """
 

@@ -173,8 +173,8 @@ class LaunchErrors:
 
 
 def _merged(launch_fields: Mapping[str, Any], request_fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the members of both, with nested objects merged likewise. The request goes before the
-    launch."""
+    """Returns the members of both, with nested objects merged likewise. Where both have a member,
+    that of the request counts."""
     merged = {**launch_fields, **request_fields}
     for name, value in request_fields.items():
         if isinstance(value, Mapping) and isinstance(launch_fields.get(name), Mapping):

@@ -117,7 +117,7 @@ class Joining:
         if is_config(launch_fields):
             if request_model is None:
                 return HuggingFaceConfig(dict(launch_fields))
-            launch_fields = {}  # what the request itself says goes before a file beside it
+            launch_fields = {}  # the request's own model counts, not a file beside its launch
         # A launch that names a model of the catalogue has its name alone.
         name = launch_fields["name"] if launch_fields.keys() == {"name"} else None
         # Only the launch has a model.

@@ -212,7 +212,7 @@ def _recognized_format(launch: LaunchForm, field: str) -> Recognized:
     if launch.format is not None:
         return Recognized(launch.format, "")
     format_ = recognized(launch.text, launch.beside)
-    # A job script whose program is in no format, such as train.py, needs the format by name.
+    # No format is recognised: the job starts no training program, or the caller has to name one.
     if format_ is None:
         other = starts_something_else(launch.text, launch.beside)
         if other is not None:

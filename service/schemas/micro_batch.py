@@ -35,7 +35,10 @@ def in_sequences(part: Part, info: ValidationInfo, place: str) -> Part:
     micro_batch = sequences if isinstance(tokens, list) else sequences[0]
     given = part.micro_batch if "micro_batch" in part.model_fields_set else None
     if given is not None and sorted(_listed(given)) != sorted(sequences):
-        rule = f"is {micro_batch} of seq_len = {seq_len}, and micro_batch = {given}: give one of the two"
+        rule = (
+            f"is {micro_batch} of seq_len = {seq_len}, and micro_batch = {given}: give one of the"
+            " two"
+        )
         raise Invalid(field, tokens, rule)
     return part.model_copy(update={"micro_batch": micro_batch})
 

@@ -72,7 +72,7 @@ def _sqlite_engine(url: str, wait_s: float) -> Engine:
 
 def _postgresql_engine(url: str, wait_s: float) -> Engine:
     """Returns an engine for PostgreSQL, whose statements may take `wait_s` seconds. Options and
-    timeouts in the URL go before those that are set here."""
+    timeouts in the URL override those that are set here."""
     url_options = make_url(url).query
     arguments: dict[str, Any] = {
         name: value for name, value in _LIBPQ_TIMEOUTS.items() if name not in url_options
