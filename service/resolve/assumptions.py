@@ -148,11 +148,13 @@ def empty_chunk_assumptions(name: str, prediction: PredictedLayout) -> Iterator[
 def software_date_assumptions(report: RunSubject, completed: StackForm) -> Iterator[str]:
     """Yields a sentence on the age of a run's software, if only the date of the run tells it.
     `completed` is the stack with that age. A run linked to an answer has the answer's software."""
-    if not (report.is_linked or completed == report.stack or isinstance(completed, str)):
-        yield (
-            f"stack.age_years is {completed.age_years:g}: the software is as old as measured_at,"
-            f" {report.measured_at:%Y-%m}"
-        )
+    # The stack is completed only where the report says nothing of the age of its software.
+    if report.is_linked or completed == report.stack or isinstance(completed, str):
+        return
+    yield (
+        f"stack.age_years is {completed.age_years:g}: the software is as old as measured_at,"
+        f" {report.measured_at:%Y-%m}"
+    )
 
 
 def leaf_switch_assumptions(allocation: Allocation, nodes: Iterable[Node]) -> Iterator[str]:
@@ -376,7 +378,7 @@ def _unused_cluster_fields(question: Question, problem: Problem) -> Iterator[str
     all chips."""
     fields_set = question.cluster.model_fields_set
     cluster = problem.cluster
-    if cluster.scale_out_mask.any():
+    if cluster.scale_out_mask.any():  # some links are those of the network
         return
     if "scale_out_gb_s" in fields_set:
         yield "cluster.scale_out_gb_s has no effect: the scale-up links join all chips"

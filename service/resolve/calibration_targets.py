@@ -20,7 +20,8 @@ Run = StoredRun | Observation
 
 
 def observation(run: StoredRun) -> Observation:
-    """Returns the run as an observation for the fit. All runs of a tenant count as one source."""
+    """Returns the run as an observation for the fit. All runs of a tenant count as one source, and
+    runs of one model on one chip and stack are held out together in cross-validation (`group`)."""
     return Observation(
         key=run.report_id,
         problem=run.problem,

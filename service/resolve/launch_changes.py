@@ -208,6 +208,7 @@ class LaunchChanges:
         padded = replace(after_change.architecture, vocab_size=problem.architecture.vocab_size)
         if problem.architecture != padded:
             return False
+        # The knob of a switch is the field of the stack that it decides.
         if change.switch and getattr(problem.stack, change.knob) != change.after:
             return False
         if layout == change.layout:
@@ -233,8 +234,8 @@ def _fewest(changes: Changes, fixed: Changes, is_enough: Callable[[Changes], boo
 
 
 def _is_alike(reading: LaunchReading, other: LaunchReading) -> bool:
-    """Returns whether two readings agree in every value of layout, workload and devices that both
-    have, and the first does not stop the framework."""
+    """Returns whether two readings seem to start the same job: they agree in every value of layout,
+    workload and devices that both have, and the first does not stop the framework."""
     parts = (
         (reading.layout, other.layout),
         (reading.workload, other.workload),

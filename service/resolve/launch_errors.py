@@ -87,8 +87,8 @@ class LaunchErrors:
             raise Refused(faults)
 
     def _is_same(self, name: str, launched: Any, requested: Any) -> bool:
-        """Returns whether two values are equal. Megatron pads a vocabulary to a multiple of the
-        tensor-parallel ranks, so a launch may have somewhat more entries than the request."""
+        """Returns whether two values are equal. Megatron pads a vocabulary to a multiple of 128, or
+        up to 1,024, times tp, so a launch may have somewhat more entries than the request."""
         if name != "vocab_size" or not isinstance(requested, int):
             return bool(launched == requested)
         padding = _MOST_PADDING * max(self.reading.layout.get("tp", 1), 1)
@@ -121,7 +121,7 @@ class LaunchErrors:
         part, *steps = name.split(".")
         if name in self.reading.unresolved_parts:
             return Invalid(name, None, f"is required: {self.reading.unresolved_parts[name]}")
-        beside = "…"
+        beside = "…"  # becomes {"seq_len": …}
         for step in reversed(steps):
             beside = f'{{"{step}": {beside}}}'
         rule = f'is required: the launch does not say it; write it there, or "{part}": {beside}'

@@ -340,8 +340,8 @@ def _flat_fields(model: Mapping[str, Any]) -> dict[str, Any]:
 
 def _open_degree(launch_fields: Mapping[str, Any]) -> str | None:
     """Returns the data-parallel degree that the launch leaves open, `dp_shard` or `dp_replicate`;
-    None if it states both. With ZeRO stage 0 every rank is a replica, and the open degree is
-    `dp_replicate`."""
+    None if it states both. If it states neither, `dp_shard` is open, or `dp_replicate` with ZeRO
+    stage 0, where every rank is a replica."""
     if "dp_shard" in launch_fields:
         return None if "dp_replicate" in launch_fields else "dp_replicate"
     is_replicated = launch_fields.get("zero_stage") == 0 and "dp_replicate" not in launch_fields

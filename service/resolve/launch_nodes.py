@@ -25,9 +25,9 @@ def chips_on_node(command: Command | None, cluster: Cluster) -> int | None:
     more: scale-up links then end at the node. None if the script states no such nodes, or if the
     domain is larger than a machine, such as a rack that joins its nodes by scale-up links."""
     domain, chips = cluster.fabric.domain, _stated_chips(command, cluster)
-    # In a larger domain, a rack, scale-up links do not end at the node.
-    is_part = domain is not None and chips is not None and chips < domain <= MOST_IN_MACHINE
-    return chips if is_part else None
+    if domain is None or chips is None:
+        return None
+    return chips if chips < domain <= MOST_IN_MACHINE else None
 
 
 def machine_of_nodes(command: Command | None, cluster: Cluster) -> str | None:

@@ -534,6 +534,7 @@ def _build_architecture(form: DescribedModel) -> Architecture:
     parameters."""
     with prefix_errors("model"):
         built = form.build()
+        # The model_type of a config.json may be longer than a name that a request gives.
         if len(built.name) > MAX_NAME_LENGTH:
             built = replace(built, name=built.name[:MAX_NAME_LENGTH])
         if built.parameters.total > MAX_PARAMETERS:

@@ -108,8 +108,9 @@ class ChipFields(Wire):
 
     @field_validator("peak_tflops")
     @classmethod
-    def _has_16_bit_peak(cls, peaks: dict[Dtype, Tflops]) -> dict[Dtype, Tflops]:
-        """Raises ValueError where the chip has a peak in neither bf16 nor fp16."""
+    def _require_16_bit_peak(cls, peaks: dict[Dtype, Tflops]) -> dict[Dtype, Tflops]:
+        """Raises ValueError where the chip has a peak in neither bf16 nor fp16, which predictions
+        of any precision need (models.spec.hardware)."""
         if not {"fp16", "bf16"} & peaks.keys():
             raise ValueError("needs bf16 or fp16")
         return peaks

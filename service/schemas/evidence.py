@@ -144,7 +144,7 @@ class EvidenceQuery(ListQuery):
             for name in ("recommendation_id", "prediction_id")
             if getattr(self, name) is not None
         ]
-        described_fields = self.model_fields_set - _SELECTING - {"rank"}
+        described_fields = self.model_fields_set - _SELECTING - {"rank"}  # a rank goes with a link
         described = [name for name in described_fields if name not in linked]
         if len(linked) > 1:
             rule = "give it or recommendation_id, not both"

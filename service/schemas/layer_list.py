@@ -127,7 +127,8 @@ class LayerListFields(Wire):
         return Architecture(**{**fields, "layers": tuple(layers), "encoder": encoder})
 
     def _parts(self) -> list[_Part]:
-        """Returns the parts of the list. An entry that does not repeat is a part by itself."""
+        """Returns the list as parts (times, [(place, entry), ...]), each with the number of times
+        that it repeats. An entry that does not repeat is a part by itself."""
         parts = list[_Part]()
         for index, entry in enumerate(self.layers):
             where = f"layers[{index}]"

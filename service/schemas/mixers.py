@@ -312,6 +312,7 @@ def _recurrence_tag(value: object) -> str:
         "lightning_attention": "lightning",
         "short_convolution": "convolution",
     }
+    # Both other kinds are delta nets. Unknown ones are refused before (`_require_kind`).
     return f"{TAG_PREFIX}{tags.get(str(kind), 'delta')}"
 
 

@@ -211,6 +211,7 @@ class Answers(Queries):
 def _name_in(brief: ColumnElement[Any], name: str) -> ColumnElement[str]:
     """Returns the SQL expression for the name of a model, chip or stack in a brief. For briefs of
     an earlier release, which have no `names`, the name is taken from the request."""
+    # A request names its chip by the preset of its cluster.
     path = {"chip": ("cluster", "preset")}.get(name, (name,))
     named = brief["request"]
     for part in path:

@@ -304,9 +304,10 @@ class ReportQueries(Queries):
         # 1 is the place of the report that was measured last.
         place = func.row_number().over(partition_by=run, order_by=latest).label("place")
         first = func.min(ReportRow.id).over(partition_by=run).label("first_id")
-        ran = filter_.narrow(select(ReportRow.id, ReportRow.measured_at, first, place)).subquery()
-        query = select(ran.c.id, ran.c.measured_at, ran.c.first_id).where(ran.c.place == 1)
-        query = query.order_by(ran.c.measured_at.desc(), ran.c.id.desc()).limit(limit)
+        columns = ReportRow.id, ReportRow.measured_at, first, place
+        report = filter_.narrow(select(*columns)).subquery().c
+        query = select(report.id, report.measured_at, report.first_id).where(report.place == 1)
+        query = query.order_by(report.measured_at.desc(), report.id.desc()).limit(limit)
         return [LastReport(*row) for row in self._session.execute(query)]
 
     def any_out_of_memory(self, chip: str, stack: str, architecture: str) -> bool:
@@ -335,6 +336,7 @@ class ReportQueries(Queries):
     ) -> Sequence[ReportRow]:
         """Returns the newest `per_source` reports of each of the `max_sources` sources that
         reported last. All reports of a tenant are one source."""
+        # Reports that name neither are one source, ''.
         source = func.coalesce(ReportRow.tenant, ReportRow.source, literal_column("''"))
         # The sources whose newest ids are the latest; ids sort by time.
         grouped: Any = select(source, func.max(ReportRow.id)).group_by(source)
