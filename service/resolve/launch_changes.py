@@ -54,7 +54,7 @@ class LaunchChanges:
         reads the launch with some of its settings changed."""
         self._launch = launch
         self._launched = launched
-        self._launched_layout = _launched_layout(launched)
+        self._launched_layout = _settled_layout(launched)
         self._profile = profile
         self._read = read
         self._readings_left = _MOST_READINGS
@@ -192,7 +192,7 @@ class LaunchChanges:
         read, or its layout is not legal."""
         with suppress(Invalid, Refused):
             launched = self._read(changes)
-            layout = _launched_layout(launched)
+            layout = _settled_layout(launched)
             problem = launched.resolved.problem
             if layout is not None and not broken_rules(problem, layout):
                 return _Job(problem, layout, stops=bool(launched.stops))
@@ -249,7 +249,7 @@ def _is_alike(reading: LaunchReading, other: LaunchReading) -> bool:
     return same and not reading.stops
 
 
-def _launched_layout(launched: LaunchedQuestion) -> Layout | None:
+def _settled_layout(launched: LaunchedQuestion) -> Layout | None:
     """Returns the layout that a launch settles; None where the framework stops before it has
     one."""
     if any(stop.hides_layout for stop in launched.stops):

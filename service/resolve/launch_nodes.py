@@ -55,9 +55,9 @@ def _stated_chips(command: Command | None, cluster: Cluster) -> int | None:
         return None
     devices = command.nproc_per_node
     chips, remainder = divmod(devices, cluster.chip.devices_per_chip)
-    is_whole_cluster = command.nnodes * devices == cluster.num_devices
-    is_per_device = command.nnodes > 1 and devices > 1 and not remainder
-    return chips if is_whole_cluster and is_per_device else None
+    if command.nnodes == 1 or devices == 1 or remainder:
+        return None
+    return chips if command.nnodes * devices == cluster.num_devices else None
 
 
 def _has_equal_chip(fabric: Fabric, chip: Chip) -> bool:
