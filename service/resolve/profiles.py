@@ -218,7 +218,8 @@ def etag(profile: ProfileRow) -> str:
 
 
 def _require_seen(profile: ProfileRow, etags: Sequence[str]) -> None:
-    """Raises PreconditionFailed unless the profile's ETag, or "*", is among `etags`."""
+    """Raises PreconditionFailed unless the profile's ETag, or "*", is among `etags`: then somebody
+    has changed the profile since the caller has seen it."""
     if "*" not in etags and etag(profile) not in etags:
         raise PreconditionFailed(etag(profile))
 

@@ -130,8 +130,8 @@ class LayoutFields(Wire):
         return {name for name in self.model_fields_set if getattr(self, name) is not None}
 
     def field_of(self, knob: str) -> str:
-        """Returns the field of the request that gave a knob: the micro-batch may be given in
-        tokens."""
+        """Returns the field of the request that gave a knob, for errors about it: the micro-batch
+        may be given in tokens."""
         in_tokens = knob == "micro_batch" and self.micro_batch_tokens is not None
         return "micro_batch_tokens" if in_tokens else knob
 

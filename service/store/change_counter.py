@@ -67,5 +67,6 @@ class ChangeCounter:
 
     @staticmethod
     def _connect(file: str) -> sqlite3.Connection:
-        # It waits for no lock, because it is asked on the event loop.
+        # The event loop asks, so no lock of the database is waited for. Threads ask too, one at a
+        # time (`_lock`).
         return sqlite3.connect(file, timeout=0, isolation_level=None, check_same_thread=False)

@@ -107,6 +107,6 @@ class Memory:
             self.keep(key, _Cached(value, commits, time.monotonic() + _LONGEST_S, row), size)
 
     def keep_unchanging(self, key: Hashable, value: object, size: int) -> None:
-        """Keeps a value that never changes. The database may drop it, so `unchanged` returns it
-        only for _LONGEST_S."""
+        """Keeps a value that never changes. It may be deleted from the database, so `unchanged`
+        returns it only for _LONGEST_S."""
         self.keep(key, _Cached(value, None, time.monotonic() + _LONGEST_S), size)

@@ -161,7 +161,7 @@ class ReportFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportBrief:
+class SummarizedReport:
     """The columns of a report that summaries need, without its document."""
 
     outcome: str
@@ -313,8 +313,8 @@ class ReportQueries(Queries):
     def any_out_of_memory(self, chip: str, stack: str, architecture: str) -> bool:
         """Returns whether a run of this model, chip and stack was reported out of memory."""
         names = {"chip": chip, "stack": stack, "architecture": architecture}
-        asked = {**names, "seen": self._session.info.get(SEEN)}
-        return first_row(self._session, _FAILED_ALIKE, asked) is not None
+        values = {**names, "seen": self._session.info.get(SEEN)}
+        return first_row(self._session, _FAILED_ALIKE, values) is not None
 
     def by_ids(self, ids: Sequence[str]) -> Sequence[ReportRow]:
         """Returns the reports with these ids, at most _IDS_PER_QUERY, in any order. Unknown ids are
@@ -323,13 +323,13 @@ class ReportQueries(Queries):
             return []
         return self._session.scalars(select(ReportRow).where(ReportRow.id.in_(ids))).all()
 
-    def briefs(self, filter_: ReportFilter) -> Iterator[ReportBrief]:
+    def for_summaries(self, filter_: ReportFilter) -> Iterator[SummarizedReport]:
         """Yields all reports that the filter selects, without their documents. They are fetched as
         the iterator advances, which needs little memory for very many."""
-        columns = [getattr(ReportRow, field.name) for field in fields(ReportBrief)]
+        columns = [getattr(ReportRow, field.name) for field in fields(SummarizedReport)]
         query = filter_.narrow(select(*columns))
         for row in self._session.execute(query, execution_options={"yield_per": _ROWS_PER_FETCH}):
-            yield ReportBrief(*row)
+            yield SummarizedReport(*row)
 
     def last_of_each_source(
         self, filter_: ReportFilter, per_source: int, max_sources: int

@@ -163,7 +163,8 @@ class SweepQueries(Queries):
         compute each of them is not counted."""
         for row in self._held_rows(lease, items):
             row.lease = row.leased_until = None
-            row.attempts -= not is_attempt  # `lease` has counted it
+            if not is_attempt:
+                row.attempts -= 1  # `lease` has counted it
 
     def _held_rows(self, lease: str, items: Sequence[LeasedItem]) -> Sequence[SweepItemRow]:
         """Returns the rows of those items that `lease` still holds. A row that another transaction
