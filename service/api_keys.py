@@ -89,7 +89,7 @@ def stored_key(store: Store, id_: str) -> PresentedKey:
     # Read before the key, so that no change between the two goes unnoticed.
     since, stored = changes.count(), changes.row(PRESENTED_IN_SQLITE, id_)
     with store.reading() as rows:
-        # No key has another id, and a database may refuse its characters.
+        # Ids of keys are hexadecimal. PostgreSQL refuses some other characters with an error.
         key = rows.api_keys.presented(id_) if id_.isalnum() and id_.isascii() else None
     if key is None:
         raise Unauthenticated(_NOT_KNOWN)

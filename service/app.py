@@ -136,7 +136,7 @@ def create_app(settings: Settings) -> FastAPI:
             Middleware(
                 Authentication,
                 store=store,
-                guarded=_guarded(settings),
+                guarded=_paths_with_key(settings),
                 pages=_PAGE_PATHS if settings.require_api_keys else (),
             ),
             Middleware(RateLimit, per_minute=settings.requests_per_minute, pages=_PAGE_PATHS),
@@ -173,8 +173,8 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _guarded(settings: Settings) -> tuple[str, ...]:
-    """Returns the path prefixes that need a key."""
+def _paths_with_key(settings: Settings) -> tuple[str, ...]:
+    """Returns the path prefixes below which a request needs an API key."""
     guarded: tuple[str, ...] = ()
     if settings.require_api_keys:
         guarded += (GUARDED,)

@@ -40,8 +40,8 @@ def _normalize_database_url(url_text: str) -> str:
 
 
 def _check_dask_address(address: str | None) -> str | None:
-    """Returns the address of a Dask scheduler. Raises ValueError where it is not one, or Dask is
-    not installed."""
+    """Returns the address unchanged. Raises ValueError where it is not that of a Dask scheduler, or
+    Dask is not installed."""
     if address and not address.startswith(("tcp://", "tls://", "ws://", "wss://")):
         raise ValueError("is no address of a Dask scheduler, such as tcp://scheduler:8786")
     if address and find_spec("distributed") is None:
@@ -50,7 +50,8 @@ def _check_dask_address(address: str | None) -> str | None:
 
 
 def _check_networks(listed: str) -> str:
-    """Returns the comma-separated addresses or networks. Raises ValueError where one is not."""
+    """Returns the text unchanged. Raises ValueError unless its comma-separated items are addresses
+    or networks."""
     for network in filter(None, listed.split(",")):
         try:
             ip_network(network.strip())
@@ -60,8 +61,8 @@ def _check_networks(listed: str) -> str:
 
 
 def _check_origins(listed: str) -> str:
-    """Returns the comma-separated origins. Raises ValueError for one that is neither "*" nor a
-    scheme, host and port."""
+    """Returns the text unchanged. Raises ValueError unless each of its comma-separated items is
+    "*" or an origin: scheme, host and port."""
     for origin in listed_items(listed):
         if origin != "*" and not _ORIGIN.fullmatch(origin):
             raise ValueError(

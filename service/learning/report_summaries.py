@@ -22,9 +22,9 @@ from service.schemas.summary import (
     SummaryQuery,
 )
 from service.store import Store, UseCase
-from service.store.reports import ReportBrief
+from service.store.reports import SummarizedReport
 
-_KEYS: dict[str, Callable[[ReportBrief], str]] = {
+_KEYS: dict[str, Callable[[SummarizedReport], str]] = {
     "chip": lambda report: report.chip,
     "stack": lambda report: report.stack,
     "family": lambda report: family_of(report.architecture),
@@ -58,7 +58,7 @@ class ReportSummaries(UseCase):
         bucket = _bucket_of(query)
         with self._store.reading() as rows:
             flags = {} if query.flagged is None else self._drift_flags.flags(rows)
-            for report in rows.reports.briefs(report_filter(rows, query, flags)):
+            for report in rows.reports.for_summaries(report_filter(rows, query, flags)):
                 keys = tuple(key(report) for key in _KEYS.values())
                 tallies[*keys, bucket(report)].add(report)
         by = dict[str, dict[str, ResidualStatistics]]()
@@ -73,7 +73,7 @@ def _midnight(at: datetime) -> datetime:
     return at.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def _bucket_of(query: SummaryQuery) -> Callable[[ReportBrief], str]:
+def _bucket_of(query: SummaryQuery) -> Callable[[SummarizedReport], str]:
     """Returns the function that names the bucket of a report by its beginning, as a time in UTC.
     The name is empty where the query has no buckets."""
     if query.bucket is None:
@@ -106,7 +106,7 @@ class _Tally:
         self.within_interval = Counter[bool]()
         self.residuals = array("d")
 
-    def add(self, report: ReportBrief) -> None:
+    def add(self, report: SummarizedReport) -> None:
         self.outcomes[report.outcome] += 1
         if report.within_interval is not None:
             self.within_interval[report.within_interval] += 1

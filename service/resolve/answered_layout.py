@@ -107,7 +107,7 @@ def best_cluster_and_stack(recommendation: dict[str, Any]) -> dict[str, Any]:
     them, with as many chips as are used."""
     request = recommendation["request"]
     choices = recommendation.get("choices")
-    best = choices[0] if choices else {}
+    best = choices[0] if choices else {}  # without choices the place is that of the request
     cluster = best.get("cluster", request["cluster"])
     return {
         "cluster": {**cluster, "num_chips": recommendation["chips_used"]},

@@ -64,32 +64,32 @@ def assumptions(question: Question, resolved: ResolvedQuestion, profile: Profile
     """Returns the assumptions that any answer to a question makes, one sentence each."""
     problem = resolved.problem
     return [
-        *_own_version(profile),
-        *_workload_defaults(question.workload),
+        *_own_version_assumptions(profile),
+        *_workload_defaults_assumptions(question.workload),
         *_unused_workload_fields(question.workload, problem),
         *_unused_shape_fields(question.model, problem),
-        *_software_age(problem, profile),
-        *_text_tower(question, resolved),
-        *_images(problem),
-        *_quantized_weights(resolved),
-        *_attention_residuals(problem),
-        *_tf32(problem),
-        *_torus(resolved),
-        *_scale_up_domain(question, problem),
+        *_software_age_assumptions(problem, profile),
+        *_text_tower_assumptions(question, resolved),
+        *_images_assumptions(problem),
+        *_quantized_weights_assumptions(resolved),
+        *_attention_residuals_assumptions(problem),
+        *_tf32_assumptions(problem),
+        *_torus_assumptions(resolved),
+        *_scale_up_domain_assumptions(question, problem),
         *_unused_cluster_fields(question, problem),
-        *_links(problem),
-        *_price(resolved),
-        *_slow_node(problem, profile),
+        *_links_assumptions(problem),
+        *_price_assumptions(resolved),
+        *_slow_node_assumptions(problem, profile),
         *chip_assumptions(problem.cluster.chip, profile),
-        *_shipped_chip(resolved),
+        *_shipped_chip_assumptions(resolved),
         _attention_kernel(resolved),
-        *_overlap(problem),
-        *_expert_loop(problem),
-        *_gradient_format(resolved),
+        *_overlap_assumptions(problem),
+        *_expert_loop_assumptions(problem),
+        *_gradient_format_assumptions(resolved),
     ]
 
 
-def _own_version(profile: Profile) -> Iterator[str]:
+def _own_version_assumptions(profile: Profile) -> Iterator[str]:
     """Yields a sentence if the profile is a version that a tenant's own reports made."""
     if is_own(profile.id):
         yield f"predicted with a version of the tenant's own, for nobody else: {profile.made_by}"
@@ -117,9 +117,9 @@ def _is_calibrated(profile: Profile, generation: str) -> bool:
 def layout_assumptions(
     name: str, given: LayoutFields, completed: LayoutFields, problem: Problem
 ) -> Iterator[str]:
-    """Yields sentences on the knobs that the stack settled, and on knobs whose default is another
-    in launchers. `name` is the field of the request with the layout, `given` the layout as it was
-    sent, and `completed` the one with the stack's values."""
+    """Yields sentences on the knobs that the stack settled, and on knobs whose default differs from
+    that of launchers. `name` is the field of the request with the layout, `given` the layout as it
+    was sent, and `completed` the one with the stack's values."""
     before, after = given.build(), completed.build()
     for knob in (field.name for field in fields(Layout)):
         if getattr(before, knob) != getattr(after, knob):
@@ -148,11 +148,13 @@ def empty_chunk_assumptions(name: str, prediction: PredictedLayout) -> Iterator[
 def software_date_assumptions(report: RunSubject, completed: StackForm) -> Iterator[str]:
     """Yields a sentence on the age of a run's software, if only the date of the run tells it.
     `completed` is the stack with that age. A run linked to an answer has the answer's software."""
-    if not (report.is_linked or completed == report.stack or isinstance(completed, str)):
-        yield (
-            f"stack.age_years is {completed.age_years:g}: the software is as old as measured_at,"
-            f" {report.measured_at:%Y-%m}"
-        )
+    # The stack is completed only where the report says nothing of the age of its software.
+    if report.is_linked or completed == report.stack or isinstance(completed, str):
+        return
+    yield (
+        f"stack.age_years is {completed.age_years:g}: the software is as old as measured_at,"
+        f" {report.measured_at:%Y-%m}"
+    )
 
 
 def leaf_switch_assumptions(allocation: Allocation, nodes: Iterable[Node]) -> Iterator[str]:
@@ -178,7 +180,7 @@ def leaf_switch_assumptions(allocation: Allocation, nodes: Iterable[Node]) -> It
     )
 
 
-def _workload_defaults(workload: WorkloadFields) -> Iterator[str]:
+def _workload_defaults_assumptions(workload: WorkloadFields) -> Iterator[str]:
     """Yields a sentence on each field of the workload, or of its LoRA, that the request leaves at
     its default."""
     for name in WorkloadFields.model_fields:
@@ -217,7 +219,7 @@ def _unused_shape_fields(model: object, problem: Problem) -> Iterator[str]:
         yield "model.intermediate_size has no effect: every layer is sparse"
 
 
-def _software_age(problem: Problem, profile: Profile) -> Iterator[str]:
+def _software_age_assumptions(problem: Problem, profile: Profile) -> Iterator[str]:
     """Yields sentences on the age of the software. It is the newest that the profile knows unless
     the request says otherwise, even if all runs on such chips are older."""
     age = problem.stack.age_years
@@ -248,7 +250,7 @@ def _month(year: float) -> str:
     return f"{int(whole)}-{int(fraction * 12) + 1:02d}"
 
 
-def _slow_node(problem: Problem, profile: Profile) -> Iterator[str]:
+def _slow_node_assumptions(problem: Problem, profile: Profile) -> Iterator[str]:
     """Yields a sentence on the wait for a node in trouble, if the job uses every node of the
     cluster: published runs of that kind waited for one."""
     if not problem.cluster.fills_fabric:
@@ -262,7 +264,7 @@ def _slow_node(problem: Problem, profile: Profile) -> Iterator[str]:
         )
 
 
-def _text_tower(question: Question, resolved: ResolvedQuestion) -> Iterator[str]:
+def _text_tower_assumptions(question: Question, resolved: ResolvedQuestion) -> Iterator[str]:
     """Yields a sentence if only the text tower of a multimodal model counts, with what brings in
     the encoder."""
     used = resolved.used.architecture
@@ -278,7 +280,7 @@ def _text_tower(question: Question, resolved: ResolvedQuestion) -> Iterator[str]
     yield f"of {used.name} only the text tower counts: vision parameters are left out ({cure})"
 
 
-def _images(problem: Problem) -> Iterator[str]:
+def _images_assumptions(problem: Problem) -> Iterator[str]:
     """Yields a sentence on which parts of the encoder of images are trained, and on the patches
     that it works on."""
     encoder = problem.architecture.encoder
@@ -294,7 +296,7 @@ def _images(problem: Problem) -> Iterator[str]:
     )
 
 
-def _quantized_weights(resolved: ResolvedQuestion) -> Iterator[str]:
+def _quantized_weights_assumptions(resolved: ResolvedQuestion) -> Iterator[str]:
     """Yields a sentence if the model's configuration has quantized weights, because training
     ignores that."""
     if resolved.quantized:
@@ -305,7 +307,7 @@ def _quantized_weights(resolved: ResolvedQuestion) -> Iterator[str]:
         )
 
 
-def _attention_residuals(problem: Problem) -> Iterator[str]:
+def _attention_residuals_assumptions(problem: Problem) -> Iterator[str]:
     """Yields a sentence if the model has attention residuals, whose sums are not in the step
     time."""
     if any(layer.attention_residuals for layer in problem.architecture.kinds):
@@ -315,18 +317,19 @@ def _attention_residuals(problem: Problem) -> Iterator[str]:
         )
 
 
-def _tf32(problem: Problem) -> Iterator[str]:
+def _tf32_assumptions(problem: Problem) -> Iterator[str]:
     """Yields a sentence if matrix products run in TF32."""
     workload = problem.workload
     if workload.number_format.gemm == "tf32":
         yield f"matrix products of {workload.precision} run in TF32, where the chip has it"
 
 
-def _torus(resolved: ResolvedQuestion) -> Iterator[str]:
+def _torus_assumptions(resolved: ResolvedQuestion) -> Iterator[str]:
     """Yields sentences on the shape of the torus, which of its dims wrap around, and how slices
     are joined."""
     cluster = resolved.problem.cluster
-    # The pinned request has the shape also where the name of a slice says it.
+    # A shape that the caller gave needs no sentence. `request` has it even where the caller gave it
+    # by the name of a slice, such as tpu7x-4x4x8.
     if cluster.slice_shape and "torus_shape" not in resolved.request["cluster"]:
         shape = "x".join(map(str, cluster.slice_shape))
         yield f"cluster.torus_shape is {shape}, the most cubic slice"
@@ -357,7 +360,7 @@ def _unnamed_slice(shape: tuple[int, ...], torus: Torus | None) -> Iterator[str]
     yield line
 
 
-def _scale_up_domain(question: Question, problem: Problem) -> Iterator[str]:
+def _scale_up_domain_assumptions(question: Question, problem: Problem) -> Iterator[str]:
     """Yields a sentence on the chips of a scale-up domain, such as an NVLink domain, if the request
     leaves them open or the last domain is not full."""
     cluster = problem.cluster
@@ -375,7 +378,7 @@ def _unused_cluster_fields(question: Question, problem: Problem) -> Iterator[str
     all chips."""
     fields_set = question.cluster.model_fields_set
     cluster = problem.cluster
-    if cluster.scale_out_mask.any():
+    if cluster.scale_out_mask.any():  # some links are those of the network
         return
     if "scale_out_gb_s" in fields_set:
         yield "cluster.scale_out_gb_s has no effect: the scale-up links join all chips"
@@ -383,7 +386,7 @@ def _unused_cluster_fields(question: Question, problem: Problem) -> Iterator[str
         yield "cluster.levels has no effect: one slice of the torus holds all chips"
 
 
-def _links(problem: Problem) -> Iterator[str]:
+def _links_assumptions(problem: Problem) -> Iterator[str]:
     """Yields a sentence on each level of links, from the innermost outwards: how many devices it
     joins, and how fast."""
     cluster = problem.cluster
@@ -394,7 +397,7 @@ def _links(problem: Problem) -> Iterator[str]:
         yield f"{dim.name} joins {dim.domain} devices at {dim.gb_s:g} GB/s each"
 
 
-def _shipped_chip(resolved: ResolvedQuestion) -> Iterator[str]:
+def _shipped_chip_assumptions(resolved: ResolvedQuestion) -> Iterator[str]:
     """Yields sentences on what the catalogue does not know of a chip that it ships, and on the unit
     that num_chips counts."""
     if resolved.used.chip.source != "shipped":
@@ -409,7 +412,7 @@ def _shipped_chip(resolved: ResolvedQuestion) -> Iterator[str]:
         yield f"cluster.num_chips counts {chip.id}: each is {_SOLD_IN_PARTS[chip.id]}"
 
 
-def _price(resolved: ResolvedQuestion) -> Iterator[str]:
+def _price_assumptions(resolved: ResolvedQuestion) -> Iterator[str]:
     """Yields a sentence on the price of the chip and its source, unless the cluster in the request
     has one."""
     chip = resolved.problem.cluster.chip
@@ -423,7 +426,7 @@ def _price(resolved: ResolvedQuestion) -> Iterator[str]:
     yield f"a chip of {used.name} costs {chip.usd_per_chip_hour:g} USD an hour, as {source} has it"
 
 
-def _gradient_format(resolved: ResolvedQuestion) -> Iterator[str]:
+def _gradient_format_assumptions(resolved: ResolvedQuestion) -> Iterator[str]:
     """Yields a sentence on the bytes of a gradient and why they are so. There is none where a
     switch of the framework decides it, because switches are listed apart."""
     problem = resolved.problem
@@ -442,20 +445,20 @@ def _gradient_format(resolved: ResolvedQuestion) -> Iterator[str]:
         yield f"gradients are kept in {kept:g} bytes each and reduced in {sent:g}, as {reason}"
 
 
-def _overlap(problem: Problem) -> Iterator[str]:
+def _overlap_assumptions(problem: Problem) -> Iterator[str]:
     """Yields a sentence on the traffic that the stack overlaps with compute. Axes that a switch of
     the framework decides are left out, because switches are listed apart."""
     stack = problem.stack
     axes = ("data", "tensor", "expert", "pipeline")
-    hidden = [axis for axis in axes if getattr(stack, f"overlap_{axis}")]  # beside compute
+    overlapped = [axis for axis in axes if getattr(stack, f"overlap_{axis}")]
     # Some stacks overlap tensor-parallel traffic only in some precisions.
     if stack.overlap_tensor and not problem.overlaps_tensor:
-        hidden.remove("tensor")
-    if not hidden:
+        overlapped.remove("tensor")
+    if not overlapped:
         yield f"no traffic runs beside compute: {stack.id} has it so"
         return
     # Axes that no switch names: answers say nothing else of their overlap.
-    unnamed = [axis for axis in hidden if not _has_switch(stack, f"overlap_{axis}")]
+    unnamed = [axis for axis in overlapped if not _has_switch(stack, f"overlap_{axis}")]
     if not unnamed and stack.overlap_zero1:
         return
     line = f"{stack.id} hides traffic beside compute"
@@ -465,7 +468,7 @@ def _overlap(problem: Problem) -> Iterator[str]:
     yield f"{line}: {knobs} = false where it is off"
 
 
-def _expert_loop(problem: Problem) -> Iterator[str]:
+def _expert_loop_assumptions(problem: Problem) -> Iterator[str]:
     """Yields a sentence if the stack has code in which Python goes through experts one by one,
     which is slow."""
     stack = problem.stack

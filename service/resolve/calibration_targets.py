@@ -20,7 +20,8 @@ Run = StoredRun | Observation
 
 
 def observation(run: StoredRun) -> Observation:
-    """Returns the run as an observation for the fit. All runs of a tenant count as one source."""
+    """Returns the run as an observation for the fit. All runs of a tenant count as one source, and
+    runs of one model on one chip and stack are held out together in cross-validation (`group`)."""
     return Observation(
         key=run.report_id,
         problem=run.problem,
@@ -46,7 +47,9 @@ def log_residuals(runs: Sequence[Run], profile: Profile) -> Array:
     """Returns the natural logarithm of measured over predicted step time under this profile; shape
     (runs,)."""
     measured = np.log([run.step_time_s or np.nan for run in runs])
-    predicted = np.log(_predicted(runs, profile, lambda predictions: predictions.step_time_s))
+    predicted = np.log(
+        _predicted_figures(runs, profile, lambda predictions: predictions.step_time_s)
+    )
     return np.asarray(measured - predicted)
 
 
@@ -54,17 +57,19 @@ def log_memory_residuals(runs: Sequence[StoredRun], profile: Profile) -> Array:
     """Returns the natural logarithm of measured over predicted reserved memory under this profile;
     shape (runs,)."""
     measured = np.log([run.reserved_bytes or np.nan for run in runs])
-    predicted = np.log(_predicted(runs, profile, lambda predictions: predictions.reserved_bytes))
+    predicted = np.log(
+        _predicted_figures(runs, profile, lambda predictions: predictions.reserved_bytes)
+    )
     return np.asarray(measured - predicted)
 
 
 def needed_gib(runs: Sequence[Run], profile: Profile) -> Array:
     """Returns the memory, in GiB, that a device must have for each run under this profile; shape
     (runs,)."""
-    return _predicted(runs, profile, lambda predictions: predictions.needed_bytes) / GIB
+    return _predicted_figures(runs, profile, lambda predictions: predictions.needed_bytes) / GIB
 
 
-def _predicted(
+def _predicted_figures(
     runs: Sequence[Run], profile: Profile, figure: Callable[[Predictions], Array]
 ) -> Array:
     """Returns one figure of each run's prediction, picked by `figure`; shape (runs,). Runs whose

@@ -82,6 +82,7 @@ class CandidateClusters:
         fewer.
         """
         question = self.questions[OWN_CLUSTER]
+        # A torus shape is of the question's own number of chips only.
         changes: dict[str, Any] = {"num_chips": num_chips, "torus_shape": None}
         if question.cluster.chips_per_domain:
             changes["chips_per_domain"] = min(question.cluster.chips_per_domain, num_chips)
@@ -151,6 +152,7 @@ def _questions_elsewhere(
     cluster in the request."""
     for i, cluster in enumerate(request.alternatives.clusters):
         stack = request.stack if cluster.stack is None else cluster.stack
+        # The nodes of the request's allocation belong to its own cluster.
         changes = {"cluster": cluster, "stack": stack, "allocation": None}
         question = request.model_copy(update=changes)
         yield f"alternatives.clusters[{i}]", question

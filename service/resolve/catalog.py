@@ -83,7 +83,8 @@ class Catalog(UseCase):
         raise NotFound(f"entry among the {kind}", name)
 
     def register(self, kind: OwnKind, entry: Entry) -> SaveRows:
-        """Returns the function that stores a new name, or a new version of a registered one.
+        """Returns the function that stores a new name, or a new version of a registered one. The
+        caller runs it in the transaction that also keeps the answer (service.runtime.idempotency).
 
         Raises NameReserved for names that ship or mean a TPU slice. The function that is returned
         raises NameTaken for a chip named like a cluster, or the reverse.
@@ -99,7 +100,7 @@ class Catalog(UseCase):
         def save(rows: Rows) -> CreatedResource:
             """Stores the entry as the next version of its name. A lock makes registrations of one
             name take turns. Raises NameTaken."""
-            other = _SHARES_NAMES_WITH.get(kind)
+            other = _SHARES_NAMES_WITH.get(kind)  # a preset names a chip or a cluster
             rows.lock(f"catalog:{'presets' if other else kind}:{entry.name}")
             if other and rows.registered_entries.find(other, entry.name, version=None):
                 raise NameTaken(other, entry.name)

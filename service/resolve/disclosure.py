@@ -44,7 +44,7 @@ def _without_private_names(group: Influence) -> Influence:
         stack=group.stack if has_known_stack else None,
         model=group.model if is_known else None,
         parameters=group.parameters if is_known else None,
-        latest=(),
+        latest=(),  # the ids of the newest reports
     )
 
 
@@ -90,11 +90,11 @@ class Disclosure:
         or fabric the tenant knows."""
         errors = dict[str, Any]()
         for name in ("unseen", "unseen_memory", "published"):
-            errors_of_kind = document.get(name)
-            if errors_of_kind:
-                kinds = [kind for kind in errors_of_kind["kinds"] if self._may_name(kind["kind"])]
-                errors_of_kind = {**errors_of_kind, "kinds": kinds}
-            errors[name] = errors_of_kind
+            run_errors = document.get(name)
+            if run_errors:
+                kinds = [kind for kind in run_errors["kinds"] if self._may_name(kind["kind"])]
+                run_errors = {**run_errors, "kinds": kinds}
+            errors[name] = run_errors
         return errors
 
     def _promotion_reason(self, document: Document) -> str:
@@ -110,8 +110,9 @@ class Disclosure:
 
     def _may_name(self, scope: str) -> bool:
         """Returns whether the tenant may see a scope of the profile: it knows the chip or fabric in
-        it, or the scope has neither. A scope is "chip:NAME", "fabric:NAME", or a pair "CHIP/STACK".
-        A fleet's models and sequence lengths are never shown."""
+        it, or the scope has neither. A scope is "chip:NAME", "fabric:NAME", or a pair "CHIP/STACK",
+        with "fleet:" before it for coefficients of one deployment's machines. A fleet's models and
+        sequence lengths are never shown."""
         kind, _, name = scope.removeprefix(f"{FLEET}:").partition(":")
         chip, pair, _ = kind.partition("/")
         if kind in ("model", "sequence"):

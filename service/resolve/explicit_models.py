@@ -47,8 +47,8 @@ def explicit_fields(architecture: Architecture) -> Members:
     kinds = architecture.kinds
     kind_of_layer = [kind for kind, count in architecture.layer_runs for _ in range(count)]
     parts = repetitions(kind_of_layer)  # (times, layers) of each repeated stretch
-    # Equal layers in a row are one entry with a count. A kind with several entries would be written
-    # out as often.
+    # Within a part, equal layers in a row are one entry with a count. With more entries than kinds,
+    # some kind would be written out twice.
     num_entries = sum(len([*groupby(part)]) for _, part in parts)
     names = _kind_names(kinds) if num_entries > len(kinds) else None
     layers_of_kinds = [_layer(kind) for kind in kinds]
@@ -140,6 +140,7 @@ def _layer(layer: Layer) -> Members:
     """Returns the fields that describe a layer. A field that its other fields imply is None, its
     default, and left out."""
     network = layer.feed_forward
+    # Requests that say nothing mean parallel blocks if mixer and network share one norm.
     default_parallel = layer.blocks == 2 and layer.num_norms == 1
     return _non_default_fields(
         LayerFields,
@@ -156,24 +157,23 @@ def _layer(layer: Layer) -> Members:
 def _attention(attention: Attention) -> Members:
     """Returns the fields that describe an attention. A field that its other fields imply is None,
     its default, and left out."""
-    default_bias = attention.attention_bias and not attention.is_mla
     compression, indexer = attention.compression, attention.indexer
+    output_bias = attention.attention_output_bias
+    default_bias = attention.attention_bias and not attention.is_mla  # as AttentionFields has it
     return _non_default_fields(
         AttentionFields,
         attention,
-        **_heads(attention),
-        attention_output_bias=None
-        if attention.attention_output_bias == default_bias
-        else not default_bias,
+        **_special_head_fields(attention),
+        attention_output_bias=None if output_bias == default_bias else output_bias,
         qk_norm_all_heads=attention.qk_norm and attention.qk_norm_all_heads,
         compression=_non_default_fields(CompressionFields, compression) if compression else None,
         indexer=_non_default_fields(IndexerFields, indexer) if indexer else None,
     )
 
 
-def _heads(attention: Attention) -> Members:
-    """Returns the fields of an attention's heads. For multi-head latent attention they are in
-    `mla`, and the usual ones are None."""
+def _special_head_fields(attention: Attention) -> Members:
+    """Returns the fields of an attention's heads that are not copied by name. Multi-head latent
+    attention has its heads in `mla`, and None, which leaves a field out, for the usual ones."""
     if not attention.is_mla:
         differs = attention.v_head_dim != attention.head_dim
         return {"v_head_dim": attention.v_head_dim if differs else None}

@@ -21,6 +21,7 @@ def chip_named_in(name: str, chips: Mapping[str, str]) -> str | None:
     for length in range(len(parts), 0, -1):
         for begin in range(len(parts) - length + 1):
             part = tuple(parts[begin : begin + length])
+            # A lone "v5" is the version of a machine, as in Standard_ND96isr_H100_v5, and no TPU.
             if part in by_words and not (length == 1 and _VERSION.fullmatch(part[0])):
                 return by_words[part]
     return None

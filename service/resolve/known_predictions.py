@@ -26,7 +26,7 @@ def prediction_of(problem: Problem, profile: Profile, layout: Layout) -> Predict
     return predict_layouts(problem, [layout], profile)[0]
 
 
-@cached_by_identity(_KEPT, objects=2)
+@cached_by_identity(_KEPT, objects=2)  # problem and prediction are compared by identity
 def shown_prediction(problem: Problem, prediction: Prediction) -> PredictedLayout:
     """Returns a prediction as answers show it."""
     return PredictedLayout.of(prediction, problem.cluster)

@@ -38,8 +38,8 @@ def unwritten_values(
 
 def taken_defaults(defaults: Sequence[str]) -> Iterator[str]:
     """Yields a sentence on a script's variables that have their defaults because nothing sets them.
-    `defaults` has them in the form "TP=4". Only numbers and single words count, since paths and
-    names change nothing."""
+    `defaults` has them in the form "TP=4". Only numbers and single words count: others, such as
+    paths, are no settings of the job."""
     defaults_used = [default for default in defaults if _NUMBER_OR_WORD.fullmatch(default)]
     if defaults_used:
         others = len(defaults_used) - _MOST_DEFAULTS
@@ -52,7 +52,7 @@ def taken_defaults(defaults: Sequence[str]) -> Iterator[str]:
         )
 
 
-def batch_values(
+def batch_assumptions(
     reading: LaunchReading, micro_batch: int, global_batch: int, ranks: int
 ) -> Iterator[str]:
     """Yields a sentence on how micro-batch, accumulation steps and global batch follow from each

@@ -54,7 +54,7 @@ class LaunchChanges:
         reads the launch with some of its settings changed."""
         self._launch = launch
         self._launched = launched
-        self._launched_layout = _layout(launched)
+        self._launched_layout = _settled_layout(launched)
         self._profile = profile
         self._read = read
         self._readings_left = _MOST_READINGS
@@ -73,14 +73,16 @@ class LaunchChanges:
         """Returns the change made by as few settings of the launch as possible. Its prediction is
         for the launch with only these settings changed. None where no settings make the change."""
         written = self._written(change.problem, change.layout)
-        for names in self._attempts(change, written) if written else ():
-            # None removes a setting; one that is typed so already is no change.
+        if not written:
+            return None
+        for names in self._settings_to_try(change, written):
+            # A setting is removed by None. One that the launch has with this value is no change.
             changes = {
                 name: written.get(name)
                 for name in names
                 if not _is_same(self.typed_value(name), written.get(name))
             }
-            job = self._job_if_it_makes(change, changes) if changes else None
+            job = self._job_with_change(change, changes) if changes else None
             if job is not None:
                 return self._remember(change, *self._fewest_settings(change, changes, job))
         return None
@@ -112,7 +114,9 @@ class LaunchChanges:
         cannot."""
         return written_settings(FORMATS[self._launched.read.format], problem, layout)
 
-    def _attempts(self, change: SingleChange, written: Mapping[str, Any]) -> Iterator[list[str]]:
+    def _settings_to_try(
+        self, change: SingleChange, written: Mapping[str, Any]
+    ) -> Iterator[list[str]]:
         """Yields lists of names of settings that may make a change, the shortest first: the
         settings of its knobs, then all that differ from the launch, and at last all settings."""
         if change.switch is not None:
@@ -143,27 +147,27 @@ class LaunchChanges:
         is the job that all of `changes` start."""
         if len(changes) == 1:
             return changes, job
-        reading_of_all = self._reading(changes)
+        reading_of_all = self._read_launch_alone(changes)
         if reading_of_all is None:  # nothing to compare the readings of fewer with
             return changes, job
 
         def reads_alike(fewer: Changes) -> bool:
-            reading = self._reading(fewer)
+            reading = self._read_launch_alone(fewer)
             return reading is not None and _is_alike(reading, reading_of_all)
 
         def makes_change(fewer: Changes) -> bool:
-            return self._job_if_it_makes(change, fewer) is not None
+            return self._job_with_change(change, fewer) is not None
 
         # Reading the launch alone is far cheaper than resolving the job, so it is tried first.
         for is_enough in (reads_alike, makes_change):
             fewest = _fewest(changes, fixed={}, is_enough=is_enough)
-            fewest_job = self._job_if_it_makes(change, fewest)
+            fewest_job = self._job_with_change(change, fewest)
             if fewest_job is not None:
                 return fewest, fewest_job
         # The readings are used up, or no fewer settings were found to make the change alone.
         return changes, job
 
-    def _reading(self, changes: Changes) -> LaunchReading | None:
+    def _read_launch_alone(self, changes: Changes) -> LaunchReading | None:
         """Returns the reading of the launch alone, without the request beside it, with some
         settings changed; None where it cannot be read."""
         with suppress(Invalid):
@@ -172,7 +176,7 @@ class LaunchChanges:
             )
         return None
 
-    def _job_if_it_makes(self, change: SingleChange, changes: Changes) -> _Job | None:
+    def _job_with_change(self, change: SingleChange, changes: Changes) -> _Job | None:
         """Returns the job of the launch with some settings changed. None where it would not start
         or does not have the change, or where _MOST_READINGS are used up."""
         self._readings_left -= 1
@@ -188,7 +192,7 @@ class LaunchChanges:
         read, or its layout is not legal."""
         with suppress(Invalid, Refused):
             launched = self._read(changes)
-            layout = _layout(launched)
+            layout = _settled_layout(launched)
             problem = launched.resolved.problem
             if layout is not None and not broken_rules(problem, layout):
                 return _Job(problem, layout, stops=bool(launched.stops))
@@ -204,6 +208,7 @@ class LaunchChanges:
         padded = replace(after_change.architecture, vocab_size=problem.architecture.vocab_size)
         if problem.architecture != padded:
             return False
+        # The knob of a switch is the field of the stack that it decides.
         if change.switch and getattr(problem.stack, change.knob) != change.after:
             return False
         if layout == change.layout:
@@ -213,8 +218,9 @@ class LaunchChanges:
 
 
 def _fewest(changes: Changes, fixed: Changes, is_enough: Callable[[Changes], bool]) -> Changes:
-    """Returns the fewest of `changes` that are enough together with those in `fixed`. Each half is
-    searched with the other half fixed, which takes few readings if few settings matter."""
+    """Returns those of `changes` that cannot be left out: with `fixed` they are enough. Each half
+    is searched with the other half fixed, as in QuickXplain (Junker, 2004), which takes few
+    readings if few settings matter."""
     if is_enough(fixed):
         return {}
     if len(changes) == 1:
@@ -228,8 +234,8 @@ def _fewest(changes: Changes, fixed: Changes, is_enough: Callable[[Changes], boo
 
 
 def _is_alike(reading: LaunchReading, other: LaunchReading) -> bool:
-    """Returns whether two readings agree in every value of layout, workload and devices that both
-    have, and the first does not stop the framework."""
+    """Returns whether two readings seem to start the same job: they agree in every value of layout,
+    workload and devices that both have, and the first does not stop the framework."""
     parts = (
         (reading.layout, other.layout),
         (reading.workload, other.workload),
@@ -243,7 +249,7 @@ def _is_alike(reading: LaunchReading, other: LaunchReading) -> bool:
     return same and not reading.stops
 
 
-def _layout(launched: LaunchedQuestion) -> Layout | None:
+def _settled_layout(launched: LaunchedQuestion) -> Layout | None:
     """Returns the layout that a launch settles; None where the framework stops before it has
     one."""
     if any(stop.hides_layout for stop in launched.stops):
@@ -258,10 +264,10 @@ def _key(change: SingleChange) -> tuple[str, str]:
 def _is_same(typed: Any, written: Any) -> bool:
     """Returns whether two values of a setting are equal, whether written as text or as a number.
     None stands for a setting that is not written."""
-    return _text(typed) == _text(written)
+    return _comparable(typed) == _comparable(written)
 
 
-def _text(value: Any) -> Any:
+def _comparable(value: Any) -> Any:
     """Returns a value of a setting in a form that can be compared: numbers and flags as text in
     lower case, lists as texts."""
     if isinstance(value, (list, tuple)):

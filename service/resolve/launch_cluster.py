@@ -1,7 +1,7 @@
 """The cluster that a launch runs on: that of the request, or the chips that the launch asks its
 scheduler for, in the nodes of its script.
 
-A value of the launch is *overruled* where the request has another and goes before it. The *form* of
+A value of the launch is *overruled* where the request has another, which counts. The *form* of
 a cluster is what a request can send for it: a preset or its fields.
 """
 
@@ -44,13 +44,13 @@ class LaunchCluster:
         """Returns the cluster that the job runs on, in the nodes of the script. Raises Invalid or
         Refused where neither launch nor request names it, or where they contradict each other in
         devices."""
-        return self._in_nodes(self._cluster())
+        return self._in_nodes(self._sized_cluster())
 
-    def _cluster(self) -> ClusterPreset | ClusterFields:
+    def _sized_cluster(self) -> ClusterPreset | ClusterFields:
         """Returns the cluster of the request, or else the chips that the script asks for, with as
-        many chips as the launch starts. A number of ranks that contradicts the request is noted in
-        `overruled`, or, if settings of the framework make it, raised or added to the stops. Raises
-        Invalid if neither names the chips."""
+        many chips as the launch starts. Another number in the request wins over that of a launcher
+        or scheduler, and `overruled` notes it. Over a number that settings of the framework make,
+        an error is raised or added to the stops. Raises Invalid if neither names the chips."""
         form = self.requested or self._scheduled_chips()
         if form is None:
             raise Invalid("cluster", None, "is required: a launch does not name its chips")
@@ -131,6 +131,7 @@ class LaunchCluster:
         for feature in self.command.features:
             preset = self._known_preset(feature)
             chip = None if preset is None else self.resolver.cluster_parts(preset)[0].value
+            # A TPU is no node of Slurm: the feature v4 is then the x86 architecture.
             if preset is not None and chip is not None and chip.vendor not in _WITHOUT_SLURM:
                 presets_by_chip.setdefault(chip.id, preset)
         return next(iter(presets_by_chip.values())) if len(presets_by_chip) == 1 else None

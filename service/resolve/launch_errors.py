@@ -87,8 +87,8 @@ class LaunchErrors:
             raise Refused(faults)
 
     def _is_same(self, name: str, launched: Any, requested: Any) -> bool:
-        """Returns whether two values are equal. Megatron pads a vocabulary to a multiple of the
-        tensor-parallel ranks, so a launch may have somewhat more entries than the request."""
+        """Returns whether two values are equal. Megatron pads a vocabulary to a multiple of 128, or
+        up to 1,024, times tp, so a launch may have somewhat more entries than the request."""
         if name != "vocab_size" or not isinstance(requested, int):
             return bool(launched == requested)
         padding = _MOST_PADDING * max(self.reading.layout.get("tp", 1), 1)
@@ -101,18 +101,18 @@ class LaunchErrors:
         if name in self.reading.counting_notes:
             rule += f" ({self.reading.counting_notes[name]})"
         default_origins = self.reading.default_origins
-        # A batch that is counted in micro-batches has the origin of their number.
-        origin = default_origins.get(name) or default_origins.get(
-            "num_micro_batches" if self.counts_batch(name) else name
-        )
+        origin = default_origins.get(name)
+        # A batch that is computed from a number of micro-batches comes from where that does.
+        if origin is None and self.is_batch_by_count(name):
+            origin = default_origins.get("num_micro_batches")
         if origin is None:
             return self.launch_error(name, launched, f"{rule}: leave it to the launch")
         cure = f"write it in the launch, or leave it out of {self.parts_source}{self._hint()}"
         return self.launch_error(name, launched, f"{rule}, and nobody wrote it ({origin}): {cure}")
 
-    def counts_batch(self, name: str) -> bool:
-        """Returns whether a field is the global batch, and the launch gives it by its number of
-        micro-batches only."""
+    def is_batch_by_count(self, name: str) -> bool:
+        """Returns whether a field is the global batch, and the launch gives it only indirectly: by
+        its number of micro-batches."""
         return name == "workload.global_batch" and "global_batch" not in self.reading.workload
 
     def missing(self, name: str) -> Invalid:
@@ -121,7 +121,7 @@ class LaunchErrors:
         part, *steps = name.split(".")
         if name in self.reading.unresolved_parts:
             return Invalid(name, None, f"is required: {self.reading.unresolved_parts[name]}")
-        beside = "…"
+        beside = "…"  # becomes {"seq_len": …}
         for step in reversed(steps):
             beside = f'{{"{step}": {beside}}}'
         rule = f'is required: the launch does not say it; write it there, or "{part}": {beside}'
@@ -129,14 +129,13 @@ class LaunchErrors:
 
     def _hint(self) -> str:
         """Returns words on parts of the launch that were not understood and may have meant a
-        missing field. Misspelt settings come first. Empty where all was understood."""
+        missing field: its misspelt settings, or else all. Empty where all was understood."""
         reading = self.reading
         unread = [reservation.text for reservation in reading.reservations]
-        problems = [*unread, *(f"{stop.setting} {stop.rule}" for stop in reading.stops)]
-        near = [problem for problem in problems if "did you mean" in problem] or unread
-        listed = "; ".join(
-            truncate(problem, MAX_VALUE_CHARACTERS) for problem in near[:_MOST_HINTS]
-        )
+        texts = [*unread, *(f"{stop.setting} {stop.rule}" for stop in reading.stops)]
+        misspelt = [text for text in texts if "did you mean" in text]
+        shown = (misspelt or unread)[:_MOST_HINTS]
+        listed = "; ".join(truncate(text, MAX_VALUE_CHARACTERS) for text in shown)
         return f". Not understood in the launch: {listed}" if listed else ""
 
     def validated(
@@ -174,8 +173,8 @@ class LaunchErrors:
 
 
 def _merged(launch_fields: Mapping[str, Any], request_fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the members of both, with nested objects merged likewise. The request goes before the
-    launch."""
+    """Returns the members of both, with nested objects merged likewise. Where both have a member,
+    that of the request counts."""
     merged = {**launch_fields, **request_fields}
     for name, value in request_fields.items():
         if isinstance(value, Mapping) and isinstance(launch_fields.get(name), Mapping):

@@ -134,6 +134,7 @@ def launch_configuration(
         problem,
         layout,
         family=known_family if config is None else huggingface.family(config),
+        # Facts that change neither time nor memory but that settings state, such as rope_theta.
         details=NO_DETAILS if config is None else huggingface.details(config),
         nodes=answer.nodes,
     )
@@ -161,8 +162,8 @@ def _unsaid(format_: LaunchFormat, job: Job) -> list[UnsaidField]:
     """Returns the fields of the stack that the prediction depends on, and that no setting of the
     format states. The caller's own script may set them. Raises Inexpressible if the format starts a
     program instead, since nothing could set them then."""
-    # A field that moves the prediction of one profile moves that of any.
     stated = format_.other_stack_fields(job.problem)
+    # Any profile will do: a field that moves the prediction of one moves that of all.
     unsaid = unsaid_fields(job.problem, shipped_profile(), job.layout, stated)
     if unsaid and not format_.is_of_script:
         first = unsaid[0]
@@ -179,6 +180,7 @@ def _why_unsaid(format_: LaunchFormat, job: Job, unsaid: UnsaidField) -> str:
     if unsaid.switch is None:
         return f"no setting that is written for {format_.framework} {format_.release} changes it"
     name = unsaid.switch.name
+    # One setting of the framework can set one field of the stack or another, by the model.
     for switch in switches_of(job.problem.stack):
         if switch.name == name and applies(switch, job.problem, job.layout):
             return f"for this model {name} sets stack.{switch.field} in its place"
@@ -201,7 +203,7 @@ def _older_release_notes(format_: LaunchFormat, job: Job, question: Question) ->
     year = shipped_profile().software_year - stack.age_years
     asked = question.stack.version if isinstance(question.stack, StackFields) else None
     release = asked or release_of(stack.id, year)
-    known = [*releases(stack.id)]
+    known = [*releases(stack.id)]  # oldest first
     if not stack.age_years or (known and release == known[-1]):
         return
     older = release or f"of {stack.age_years:.2g} years earlier"

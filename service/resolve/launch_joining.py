@@ -22,7 +22,7 @@ from models.spec.switches import changed, releases
 from service.errors import Refused
 from service.formats.launch.formats import TOOLS
 from service.formats.launch.job import LaunchReading
-from service.resolve.launch_assumptions import batch_values, unwritten_values
+from service.resolve.launch_assumptions import batch_assumptions, unwritten_values
 from service.resolve.launch_cluster import LaunchCluster
 from service.resolve.launch_errors import LaunchErrors
 from service.resolve.model_values import model_values
@@ -57,18 +57,18 @@ class Joining:
         """Returns the question, the layout, and sentences on what was assumed. Raises Refused with
         all errors of all parts, or Invalid if there is only one."""
         faults = list[Invalid]()
-        cluster = _collected(self.cluster.form, faults)
-        sized = None if cluster is None else _collected(lambda: self._sized_layout(cluster), faults)
+        cluster = _joined(self.cluster.form, faults)
+        sized = None if cluster is None else _joined(lambda: self._sized_layout(cluster), faults)
         layout_fields, assumed = sized or (dict(self.reading.layout), list[str]())
         # A batch counted in micro-batches needs the data-parallel degree, which is not known then.
         is_batch_open = sized is None and self.reading.num_micro_batches is not None
         members = {
-            "model": _collected(self._model, faults),
+            "model": _joined(self._model, faults),
             "cluster": cluster,
             "workload": (
-                None if is_batch_open else _collected(lambda: self._workload(layout_fields), faults)
+                None if is_batch_open else _joined(lambda: self._workload(layout_fields), faults)
             ),
-            "stack": _collected(self._stack, faults),
+            "stack": _joined(self._stack, faults),
             "profile": self.parts.profile,
         }
         if len(faults) == 1:
@@ -78,6 +78,7 @@ class Joining:
         question = PinnedQuestion.model_validate(members)
         global_batch = question.workload.global_batch
         layout_fields |= self._micro_batch(layout_fields, global_batch)
+        # The framework would stop before it has a layout.
         if any(stop.hides_layout for stop in self.errors.stops or ()):
             return question, LayoutFields(), []
         layout = self.errors.validated(
@@ -86,7 +87,7 @@ class Joining:
         ranks = _data_parallel(layout_fields)
         assumed += self.cluster.assumptions(question.cluster)
         assumed += unwritten_values(self.reading, self._request_fields())
-        assumed += batch_values(self.reading, layout.micro_batch, global_batch, ranks)
+        assumed += batch_assumptions(self.reading, layout.micro_batch, global_batch, ranks)
         return question, layout, assumed
 
     def _request_fields(self) -> dict[str, Mapping[str, Any]]:
@@ -116,9 +117,10 @@ class Joining:
         if is_config(launch_fields):
             if request_model is None:
                 return HuggingFaceConfig(dict(launch_fields))
-            launch_fields = {}  # what the request itself says goes before a file beside it
+            launch_fields = {}  # the request's own model counts, not a file beside its launch
         # A launch that names a model of the catalogue has its name alone.
         name = launch_fields["name"] if launch_fields.keys() == {"name"} else None
+        # Only the launch has a model.
         if request_model is None:
             if name is None and not launch_fields.keys() & {"num_layers", "hidden_size"}:
                 raise self.errors.missing("model")
@@ -128,6 +130,7 @@ class Joining:
         launch_values = (
             _flat_fields(launch_fields) if name is None else self._comparable_values(name)
         )
+        # The request has some fields of a shape, which complete those of the launch.
         if isinstance(request_model, dict):
             # A vocabulary that the launch only has by default contradicts nothing.
             if "model.vocab_size" in self.reading.default_origins:
@@ -136,6 +139,7 @@ class Joining:
             return self._model_form(
                 request_fields=request_model, launch_fields=launch_fields if name is None else {}
             )
+        # The request has a whole model, which the launch may only repeat.
         self.errors.require_same("model", launch_values, self._comparable_values(request_model))
         return request_model
 
@@ -168,22 +172,21 @@ class Joining:
         steps = self.reading.num_micro_batches
         if "global_batch" not in launch_fields and steps and "micro_batch" in layout:
             launch_fields["global_batch"] = layout["micro_batch"] * steps * _data_parallel(layout)
-        # A batch that the request has in tokens is compared with that of the launch in sequences.
+        # A request with a batch in tokens must not get that of the launch too. The workload has it
+        # in sequences once it is validated, and is then compared with the launch.
         in_tokens = request_fields.get("global_batch_tokens") is not None
-        batch = {"global_batch"} if in_tokens else set[str]()
-        others = {name: value for name, value in launch_fields.items() if name not in batch}
+        given_otherwise = {"global_batch"} if in_tokens else set[str]()
+        added = {name: launch_fields[name] for name in launch_fields if name not in given_otherwise}
         workload = self.errors.validated(
-            "workload", WorkloadFields, request_fields=request_fields, launch_fields=others
+            "workload", WorkloadFields, request_fields=request_fields, launch_fields=added
         )
-        # The launch's values that must equal the request's.
-        binding = {
+        requested = workload.model_dump(include={*request_fields} | given_otherwise)
+        must_agree = {
             name: value
             for name, value in launch_fields.items()
             if not self._yields_to_request(name)
         }
-        self.errors.require_same(
-            "workload", binding, workload.model_dump(include={*request_fields} | batch)
-        )
+        self.errors.require_same("workload", must_agree, requested)
         return workload
 
     def _yields_to_request(self, name: str) -> bool:
@@ -192,7 +195,7 @@ class Joining:
         (`is_open`)."""
         field = f"workload.{name}"
         origins = [field]
-        if self.errors.counts_batch(field):
+        if self.errors.is_batch_by_count(field):
             origins += ["num_micro_batches", "layout.micro_batch"]
         return self.reading.is_open and any(
             origin in self.reading.default_origins for origin in origins
@@ -219,7 +222,7 @@ class Joining:
                 _BATCH,
                 rule,
                 cure=f"a global batch of {max(micro_batch, 1) * steps * ranks}",
-                hides_layout=True,
+                hides_layout=True,  # the micro-batch that it would run is not known
             )
         return {"micro_batch": max(micro_batch, 1)}
 
@@ -227,7 +230,7 @@ class Joining:
         """Returns the stack of the request, or else of the launch's format. Switches of the launch
         are added where they differ from the stack's own."""
         launch_fields = dict(self.reading.stack)
-        launch_stack = catalogue.stack(launch_fields.pop("name"))
+        launch_stack = catalogue.stack(launch_fields.pop("name"))  # that of the launch's format
         form = self.parts.stack
         base = launch_stack if form is None else self._stack_of(form, launch_stack.calibrated_as)
         request_changes = form.changes() if isinstance(form, StackFields) else {}
@@ -236,12 +239,13 @@ class Joining:
             for name in ("version", "age_years")
             if name in request_changes
         }
+        # A release dates the software only if the caller gave it and its date is known.
         is_dated = self.launch.version is not None and self.reading.version in releases(base.id)
         if is_dated and not age:
             age = {"version": self.reading.version}
         default_stack = StackFields.model_validate({"name": base.id, **age}).build(base)
-        # Switches that are set may set others with them. A launch that does not have those others
-        # differs from the stack in them too.
+        # Setting a switch may change other fields of the stack along with it (`changed`). Where the
+        # launch has another value for such a field, the field has to be given too.
         switches = _differing_fields(launch_fields, default_stack)
         switch_values = {name: as_tuples(value) for name, value in switches.items()}
         switches |= _differing_fields(launch_fields, changed(default_stack, switch_values))
@@ -261,7 +265,8 @@ class Joining:
         degree that the launch leaves open is what the cluster's devices leave."""
         layout_fields = dict(self.reading.layout)
         num_devices = self.resolver.cluster(cluster).cluster.num_devices
-        # The launch's degree follows from its own number of devices, so it goes with that number.
+        # A launcher computes the data-parallel degree from its number of devices. Where the request
+        # overrules that number, the degree is dropped too, and computed again below.
         if self.cluster.is_overruled(num_devices):
             layout_fields.pop(
                 "dp_shard" if layout_fields.get("zero_stage") else "dp_replicate", None
@@ -290,7 +295,8 @@ class Joining:
         name = form if isinstance(form, str) else form.name
         base = self.resolver.stack(name).value
         if name.lower() in TOOLS and framework in _OF_TRAINER:
-            # Such a tool starts the Trainer on FSDP or on DeepSpeed; its file tells which.
+            # A tool such as "llama-factory" starts the Trainer of Transformers on FSDP or on
+            # DeepSpeed, as its file tells, so the stack is that of the launch.
             return catalogue.stack(framework)
         if base.calibrated_as != framework:
             field = "stack" if isinstance(form, str) else "stack.name"
@@ -299,9 +305,9 @@ class Joining:
         return base
 
 
-def _collected(join: Callable[[], Part], faults: list[Invalid]) -> Part | None:
+def _joined(join: Callable[[], Part], faults: list[Invalid]) -> Part | None:
     """Returns the result of `join`. If it raises Invalid or Refused, adds the errors to `faults`
-    and returns None."""
+    and returns None, so that one answer can tell the errors of all parts."""
     try:
         return join()
     except Invalid as fault:
@@ -327,16 +333,15 @@ def _data_parallel(layout: Mapping[str, Any]) -> int:
 def _flat_fields(model: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of a model with those of its MLA and its experts moved to the top. A model
     whose shape is complete but names no experts has num_experts = 0."""
-    dense = {"num_experts": 0} if model.keys() >= {"num_layers", "hidden_size"} else {}
-    nested = [model.get(name) or {} for name in ("mla", "moe")]
+    default = {"num_experts": 0} if model.keys() >= {"num_layers", "hidden_size"} else {}
     flat = {name: value for name, value in model.items() if name not in ("mla", "moe")}
-    return {**dense, **flat, **nested[0], **nested[1]}
+    return {**default, **flat, **(model.get("mla") or {}), **(model.get("moe") or {})}
 
 
 def _open_degree(launch_fields: Mapping[str, Any]) -> str | None:
     """Returns the data-parallel degree that the launch leaves open, `dp_shard` or `dp_replicate`;
-    None if it states both. With ZeRO stage 0 every rank is a replica, and the open degree is
-    `dp_replicate`."""
+    None if it states both. If it states neither, `dp_shard` is open, or `dp_replicate` with ZeRO
+    stage 0, where every rank is a replica."""
     if "dp_shard" in launch_fields:
         return None if "dp_replicate" in launch_fields else "dp_replicate"
     is_replicated = launch_fields.get("zero_stage") == 0 and "dp_replicate" not in launch_fields

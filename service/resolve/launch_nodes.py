@@ -25,9 +25,9 @@ def chips_on_node(command: Command | None, cluster: Cluster) -> int | None:
     more: scale-up links then end at the node. None if the script states no such nodes, or if the
     domain is larger than a machine, such as a rack that joins its nodes by scale-up links."""
     domain, chips = cluster.fabric.domain, _stated_chips(command, cluster)
-    # In a larger domain, a rack, scale-up links do not end at the node.
-    is_part = domain is not None and chips is not None and chips < domain <= MOST_IN_MACHINE
-    return chips if is_part else None
+    if domain is None or chips is None:
+        return None
+    return chips if chips < domain <= MOST_IN_MACHINE else None
 
 
 def machine_of_nodes(command: Command | None, cluster: Cluster) -> str | None:
@@ -35,6 +35,7 @@ def machine_of_nodes(command: Command | None, cluster: Cluster) -> str | None:
     that are also sold singly, such as GH200. None if the chips are not, or no such machine is
     known."""
     chips = _stated_chips(command, cluster)
+    # Chips that are sold singly have domains of one chip: no scale-up links leave it.
     if cluster.fabric.domain != 1 or chips is None:
         return None
     for fabric in catalogue.fabrics().values():
@@ -54,8 +55,9 @@ def _stated_chips(command: Command | None, cluster: Cluster) -> int | None:
         return None
     devices = command.nproc_per_node
     chips, remainder = divmod(devices, cluster.chip.devices_per_chip)
-    is_all = command.nnodes * devices == cluster.num_devices
-    return chips if is_all and command.nnodes > 1 and devices > 1 and not remainder else None
+    if command.nnodes == 1 or devices == 1 or remainder:
+        return None
+    return chips if command.nnodes * devices == cluster.num_devices else None
 
 
 def _has_equal_chip(fabric: Fabric, chip: Chip) -> bool:

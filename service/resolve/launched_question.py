@@ -204,6 +204,7 @@ def _recognized_format(launch: LaunchForm, field: str) -> Recognized:
         program, framework = unread
         rule = f"starts {framework}, whose settings are not read: give {_AS_FIELDS}"
         raise Invalid(f"{field}.arguments", program, rule)
+    # A command that trains nothing, such as `ls`, is refused whatever format the request names.
     if launch.settings is None:
         other = program_without_training(launch.text, launch.beside)
         if other is not None:
@@ -211,6 +212,7 @@ def _recognized_format(launch: LaunchForm, field: str) -> Recognized:
     if launch.format is not None:
         return Recognized(launch.format, "")
     format_ = recognized(launch.text, launch.beside)
+    # No format is recognised: the job starts no training program, or the caller has to name one.
     if format_ is None:
         other = job_without_training(launch.text, launch.beside)
         if other is not None:
@@ -247,8 +249,8 @@ def _read_explaining_undefined(launch: LaunchForm, format_: str, changes: Change
 def _stop_error(stop: Stop, place: str) -> Invalid:
     """Returns the error for a setting at which the framework stops. `place` is the launch's
     field."""
-    says_cure = not stop.cure or stop.cure in stop.rule
-    rule = stop.rule if says_cure else f"{stop.rule}; instead: {stop.cure}"
+    is_rule_enough = not stop.cure or stop.cure in stop.rule
+    rule = stop.rule if is_rule_enough else f"{stop.rule}; instead: {stop.cure}"
     return Invalid(f"{place}.{stop.setting}", stop.value, rule)
 
 

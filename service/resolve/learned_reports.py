@@ -46,24 +46,24 @@ def _sentence(change: float, against: str, reports: Sequence[LearnedFrom]) -> st
     if not reports:
         return f"Reports that came after {against} do not move this prediction."
     parts = [
-        f"{group.step_time_change:+.1%} from {_words(group)}" for group in reports[:_MOST_NAMED]
+        f"{group.step_time_change:+.1%} from {_described(group)}" for group in reports[:_MOST_NAMED]
     ]
     others = reports[_MOST_NAMED:]
     if others:
         runs = sum(group.runs + group.benchmarks for group in others)
         parts.append(f"the rest from {runs} other reports")
-    return f"A step takes {_difference(change)} under {against}: {', '.join(parts)}."
+    return f"A step takes {_change_in_words(change)} under {against}: {', '.join(parts)}."
 
 
-def _difference(change: float) -> str:
-    """Returns a change of step time as words that a version's name completes, such as "3.1% longer
-    than"."""
+def _change_in_words(change: float) -> str:
+    """Returns a relative change of step time, such as 0.031, in words that the name of a version
+    follows, such as "3.1% longer than"."""
     if abs(change) < _LEAST_SHOWN:
         return "as long as"
     return f"{abs(change):.1%} {'longer' if change > 0 else 'less'} than"
 
 
-def _words(reports: LearnedFrom) -> str:
+def _described(reports: LearnedFrom) -> str:
     """Returns the number of reports, and what they measured as far as it may be told, such as "12
     reports of llama-3-8b on h100 (latest 01AB...)"."""
     counts = [

@@ -166,5 +166,6 @@ def _peak_tflops(problem: Problem, mfu: MeasuredMfu) -> float:
     if mfu.peak_tflops is not None:
         return mfu.peak_tflops
     dtype = mfu.peak_dtype or problem.workload.number_format.gemm
+    # A chip without this peak is an error of the measurement, not of the workload.
     with relocate_errors("workload.precision", "measured.mfu.peak_dtype"):
         return problem.cluster.chip.peak_flops(dtype) / 1e12

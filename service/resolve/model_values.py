@@ -22,7 +22,7 @@ def model_values(architecture: Architecture) -> dict[str, object]:
         "gated_mlp": {mlp.gated for mlp in mlps} | {moe.gated for moe in moes},
         "head_dim": {attention.head_dim for attention in attentions if not attention.is_mla},
         "kv_lora_rank": {attention.kv_lora_rank for attention in attentions if attention.is_mla},
-        "num_experts": {moe.num_experts for moe in moes} or {0},
+        "num_experts": {moe.num_experts for moe in moes} or {0},  # 0 where no layer has experts
         "experts_per_token": {moe.experts_per_token for moe in moes},
         "moe_intermediate_size": {moe.intermediate_size for moe in moes},
         "shared_expert_intermediate_size": {moe.shared_expert_intermediate_size for moe in moes},

@@ -171,7 +171,7 @@ class Profiles(UseCase):
             rows.profiles.version(id_, version)  # raises NotFound
             before = profile.active_version
             _set_active(rows, profile, version=version, etags=etags)
-            whose = _whose(profile)
+            whose = _audited_tenant(profile)
             rows.audit.add("profile.activated", f"{id_}/{version}", before=before, **whose)
         return self.get(id_)
 
@@ -188,7 +188,7 @@ class Profiles(UseCase):
                 )
             before = profile.active_version
             _set_active(rows, profile, version=None, etags=etags)
-            rows.audit.add("profile.deactivated", id_, before=before, **_whose(profile))
+            rows.audit.add("profile.deactivated", id_, before=before, **_audited_tenant(profile))
         return self.get(id_)
 
     def set_policy(
@@ -201,13 +201,15 @@ class Profiles(UseCase):
             tenant = self._store.tenant
             if tenant is not None and id_ == own_profile_id(tenant):
                 rows.lock(f"profile:{id_}")
-                _ensure_own(rows, tenant, own_policy(rows))
+                _ensure_own_profile(rows, tenant, own_policy(rows))
             profile = rows.profiles.get(id_)
             before, after = profile.policy, policy.model_dump()
             _require_seen(profile, etags)
             if not rows.profiles.set_policy(id_, after, profile.revision):
                 raise PreconditionFailed(etag(profile))
-            rows.audit.add("policy.set", id_, before=before, after=after, **_whose(profile))
+            rows.audit.add(
+                "policy.set", id_, before=before, after=after, **_audited_tenant(profile)
+            )
         return self.get(id_)
 
 
@@ -216,7 +218,8 @@ def etag(profile: ProfileRow) -> str:
 
 
 def _require_seen(profile: ProfileRow, etags: Sequence[str]) -> None:
-    """Raises PreconditionFailed unless the profile's ETag, or "*", is among `etags`."""
+    """Raises PreconditionFailed unless the profile's ETag, or "*", is among `etags`: then somebody
+    has changed the profile since the caller has seen it."""
     if "*" not in etags and etag(profile) not in etags:
         raise PreconditionFailed(etag(profile))
 
@@ -233,7 +236,7 @@ def _set_active(rows: Rows, profile: ProfileRow, version: int | None, etags: Seq
         raise PreconditionFailed(etag(profile))
 
 
-def _whose(profile: ProfileRow) -> dict[str, str]:
+def _audited_tenant(profile: ProfileRow) -> dict[str, str]:
     """Returns the tenant's field of an audit entry; empty for a shared profile."""
     return {} if profile.tenant is None else {"of_tenant": profile.tenant}
 
@@ -272,7 +275,7 @@ def add_own_version(
     """Stores the next version of a tenant's own profile, which is not active yet. A profile that
     does not exist is created with this policy. The caller has locked the profile."""
     id_ = own_profile_id(tenant)
-    _ensure_own(rows, tenant, policy)
+    _ensure_own_profile(rows, tenant, policy)
     last = rows.profiles.find_latest(id_)
     version = 1 if last is None else last.version + 1
     return _store_version(
@@ -294,7 +297,7 @@ def own_policy(rows: Rows) -> Policy:
     return Policy(mode="automatic", margin=shared.margin, min_tenants=1)
 
 
-def _ensure_own(rows: Rows, tenant: str, policy: Policy) -> None:
+def _ensure_own_profile(rows: Rows, tenant: str, policy: Policy) -> None:
     """Stores a tenant's own profile with this policy and without a version, unless it exists. The
     caller has locked the profile."""
     id_ = own_profile_id(tenant)

@@ -28,7 +28,7 @@ class RecommendedLayouts:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> RecommendedLayouts:
         """Reads the layouts of a stored recommendation, in either form."""
-        return _by_position(document) if "layouts" in document else _in_full(document)
+        return _read_positions(document) if "layouts" in document else _read_older_form(document)
 
     def with_name(self, choice: str) -> dict[str, Any]:
         """Returns the layout with this name. Raises Invalid if there is none."""
@@ -37,11 +37,12 @@ class RecommendedLayouts:
         return self.named[choice]
 
 
-def _by_position(document: Mapping[str, Any]) -> RecommendedLayouts:
+def _read_positions(document: Mapping[str, Any]) -> RecommendedLayouts:
     """Reads an answer that names its layouts by their positions in `layouts`."""
     predictions = [layout["prediction"] for layout in document["layouts"]]
     positions = {name: document.get(name) for name in _NAMES}
-    if document["bolder"] is not None:  # an object that has its position as `layout`
+    # "bolder", a faster layout that is less sure to fit, is an object with the position in it.
+    if document["bolder"] is not None:
         positions["bolder"] = document["bolder"]["layout"]
     by_name = {
         name: predictions[position] for name, position in positions.items() if position is not None
@@ -53,7 +54,7 @@ def _by_position(document: Mapping[str, Any]) -> RecommendedLayouts:
     )
 
 
-def _in_full(document: Mapping[str, Any]) -> RecommendedLayouts:
+def _read_older_form(document: Mapping[str, Any]) -> RecommendedLayouts:
     """Reads an answer of an older form, which has each layout in full wherever it is named. Its
     default is the fastest layout, as it was then, whatever was recommended."""
     candidates = {name: document.get(name) for name in _NAMES}

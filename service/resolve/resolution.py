@@ -322,7 +322,7 @@ class Resolver:
     @cached_property
     def _registered_architectures(self) -> list[Architecture]:
         """Returns the last version of each registered architecture. Those that can no longer be
-        built are left out."""
+        built, because the rules have changed since they were stored, are left out."""
         entries = self._rows.registered_entries
         architectures = list[Architecture]()
         for row in entries.latest("architectures", entries.names("architectures")):
@@ -356,7 +356,7 @@ class Resolver:
         if isinstance(form, ClusterFields):
             chip, fabric = self.fabric(form)
             return chip, fabric, form
-        preset = form.preset.removeprefix(_SLURM_PREFIX)
+        preset = form.preset.removeprefix(_SLURM_PREFIX)  # "gpu:h100" means "h100"
         form = form.model_copy(update={"preset": preset})
         if row := self._registered("clusters", preset):
             return self._registered_cluster(row, form)
@@ -365,6 +365,7 @@ class Resolver:
             pinned_form = {"preset": pinned_name(row)}
             return chip, ResolvedPart(chip.value.fabric, _entry_used(row), pinned_form), form
         form = expand_slice_name(form)
+        # One chip is enough here: only the chip and the fabric of the shipped cluster are used.
         shipped = self._shipped(
             "clusters", form.preset, "cluster.preset", lambda name: catalogue.cluster(name, 1)
         )
@@ -468,7 +469,7 @@ def _unknown_hardware(kind: Kind, name: str, field: str, known: list[str]) -> Un
     links = " and its links in cluster.levels" if kind == "clusters" else ""
     if misspelt(name, known):
         return unknown_name(field, name, known, describe)
-    if chip := chip_named_in(name, _chip_of_names()):
+    if chip := chip_named_in(name, _chip_ids_by_name()):
         hint = f"; if its chip is {chip}, give cluster.chip = {chip!r}{links}; else {describe}"
         return _with_hint(UnknownName(field, name, known), hint)
     if kind == "clusters":
@@ -477,7 +478,7 @@ def _unknown_hardware(kind: Kind, name: str, field: str, known: list[str]) -> Un
     return unknown_name(field, name, known, describe, what="a chip")
 
 
-def _chip_of_names() -> dict[str, str]:
+def _chip_ids_by_name() -> dict[str, str]:
     """Returns the chip's id by each shipped name of a chip or a fabric."""
     chips_of_fabrics = {
         name: catalogue.fabric_chip(fabric.id) for name, fabric in catalogue.fabrics().items()
@@ -533,6 +534,7 @@ def _build_architecture(form: DescribedModel) -> Architecture:
     parameters."""
     with prefix_errors("model"):
         built = form.build()
+        # The model_type of a config.json may be longer than a name that a request gives.
         if len(built.name) > MAX_NAME_LENGTH:
             built = replace(built, name=built.name[:MAX_NAME_LENGTH])
         if built.parameters.total > MAX_PARAMETERS:

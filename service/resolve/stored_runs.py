@@ -62,11 +62,12 @@ class StoredRun:
 
 
 class StoredRuns:
-    """Reads reports as runs. Equal questions and layouts are resolved once."""
+    """Reads reports as runs. Equal questions and layouts are resolved once. A question is resolved
+    into a *problem*: the values that the models compute with."""
 
     def __init__(self, rows: Rows) -> None:
         self._resolver = Resolver(rows)
-        self._problems: dict[str, Problem] = {}
+        self._problems_by_question: dict[str, Problem] = {}
         self._by_run_hash: dict[str, tuple[Problem, Layout]] = {}
 
     def read(self, reports: Iterable[ReportRow]) -> tuple[list[StoredRun], list[Unusable]]:
@@ -113,11 +114,11 @@ class StoredRuns:
     def _problem_and_layout(self, report: ReportRow) -> tuple[Problem, Layout]:
         """Returns the problem and the layout of a report's run. Equal runs share one problem
         object. Raises DomainError if the layout is no longer legal."""
-        # The hash is equal for reports of one question and layout.
         if report.run_hash not in self._by_run_hash:
             request = report.document["request"]
             problem = self._problem({name: request[name] for name in Question.model_fields})
             layout = read_stored(LayoutFields, request["layout"]).build()
+            # The limits that keep a search small do not bind a layout that has run.
             problem = lifted(problem, layout)
             require_legal(problem, layout)
             self._by_run_hash[report.run_hash] = problem, layout
@@ -126,9 +127,10 @@ class StoredRuns:
     def _problem(self, question: dict[str, Any]) -> Problem:
         """Returns the problem of a stored question. Equal questions get one object."""
         key = json.dumps(question, sort_keys=True)
-        if key not in self._problems:
-            self._problems[key] = self._resolver.resolve(read_stored(Question, question)).problem
-        return self._problems[key]
+        if key not in self._problems_by_question:
+            resolved = self._resolver.resolve(read_stored(Question, question))
+            self._problems_by_question[key] = resolved.problem
+        return self._problems_by_question[key]
 
 
 def _require_understood(report: ReportRow) -> None:
@@ -156,6 +158,7 @@ def _reserved_bytes(document: dict[str, Any]) -> float | None:
     """
     memory = document.get("memory") or {}
     predicted = document["prediction"]
+    # A report has a residual of memory only if the fullest device was measured.
     if memory.get("reserved_residual") is not None:
         return float(memory["reserved_gib"] * GIB)
     if memory.get("allocated_residual") is not None:

@@ -44,12 +44,12 @@ def _switch_answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnsw
     return SwitchAnswer(
         field=f"stack.{switch.field}",
         name=switch.name if format_ is None else format_.name_in(switch.name, release),
-        value=_words(switch, effect.value),
+        value=_framework_value(switch, effect.value),
         is_default=is_default,
-        default=_words(switch, effect.default.value),
+        default=_framework_value(switch, effect.default.value),
         since=setting_since.release if setting_since.value == effect.value else None,
         otherwise=OtherSetting(
-            value=_words(switch, effect.otherwise),
+            value=_framework_value(switch, effect.otherwise),
             step_time_s=effect.step_time_s,
             needed_gib=effect.needed_gib,
             how=f"stack: {json.dumps(changed_stack)}",
@@ -57,15 +57,16 @@ def _switch_answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnsw
     )
 
 
-def _words(switch: Switch, value: Any) -> str:
-    """Returns a value of a switch in the framework's words, such as "set" or "False"."""
+def _framework_value(switch: Switch, value: Any) -> str:
+    """Returns a value of a switch as the framework's setting says it, such as "set" or "False". A
+    value that no setting gives is shown as it is."""
     setting = next((candidate for candidate in switch.settings if candidate.value == value), None)
     if setting is None:
         return str(value)
-    return _after_name(switch.name, setting)
+    return _without_name(switch.name, setting)
 
 
-def _after_name(name: str, setting: Setting) -> str:
+def _without_name(name: str, setting: Setting) -> str:
     """Returns a setting without the name of its switch, such as "3" for "--level 3"."""
     if not setting.arguments:
         return "not set"

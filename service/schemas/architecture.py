@@ -75,8 +75,8 @@ class ShapeFields(Wire):
                 self.moe.require_reach()
         built = replace(Architecture.from_shape(**shape), encoder=encoder)
         if self.moe and not built.is_moe:
-            has_few_layers = self.moe.first_k_dense >= self.num_layers
-            name = "first_k_dense" if has_few_layers else "moe_layer_freq"
+            are_all_dense = self.moe.first_k_dense >= self.num_layers
+            name = "first_k_dense" if are_all_dense else "moe_layer_freq"
             rule = f"leaves none of the {self.num_layers} layers sparse"
             raise Invalid(f"moe.{name}", getattr(self.moe, name), rule)
         return built
@@ -87,7 +87,8 @@ class HuggingFaceConfig(RootModel[dict[str, Any]]):
     to it, with what a workload has of images: without it only the language model counts."""
 
     @model_validator(mode="after")
-    def _read_encoder(self) -> Self:
+    def _validate_encoder(self) -> Self:
+        """Reads the encoder, so that its errors are found when the request is validated."""
         _ = self.encoder
         return self
 

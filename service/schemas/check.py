@@ -72,7 +72,7 @@ class LaunchedCheckRequest(CheckTerms, QuestionParts):
     launch: LaunchForm
 
     @model_validator(mode="after")
-    def _allocation_of_cluster(self) -> Self:
+    def _require_cluster_of_allocation(self) -> Self:
         """Raises Invalid for an allocation without a cluster."""
         if self.allocation is not None and self.cluster is None:
             raise Invalid("cluster", None, "is required beside allocation: it says which chips")
@@ -184,8 +184,8 @@ class ChangeAnswer(Document):
 
 
 def _value_of_knob(change: SingleChange, value: Any) -> Any:
-    """Returns the value of a knob. If several fields of a layout make up the knob, it is an object
-    of these fields, such as {"balanced": true, "layers_per_chunk": [12, 10]}."""
+    """Returns the value of a knob. If several fields of a layout make up the knob, or the whole
+    layout changes, it is an object, such as {"balanced": true, "layers_per_chunk": [12, 10]}."""
     names = change.fields
     is_object = change.is_whole or len(names) > 1
     return dict(zip(names, value, strict=True)) if is_object else value

@@ -108,8 +108,9 @@ class ChipFields(Wire):
 
     @field_validator("peak_tflops")
     @classmethod
-    def _has_16_bit_peak(cls, peaks: dict[Dtype, Tflops]) -> dict[Dtype, Tflops]:
-        """Raises ValueError where the chip has a peak in neither bf16 nor fp16."""
+    def _require_16_bit_peak(cls, peaks: dict[Dtype, Tflops]) -> dict[Dtype, Tflops]:
+        """Raises ValueError where the chip has a peak in neither bf16 nor fp16, which predictions
+        of any precision need (models.spec.hardware)."""
         if not {"fp16", "bf16"} & peaks.keys():
             raise ValueError("needs bf16 or fp16")
         return peaks
@@ -145,7 +146,7 @@ class ClusterSize(Wire):
     def build(self, chip: Chip, fabric: Fabric) -> Cluster:
         """Returns this part of the fabric as a cluster, with the overrides that the request gives.
         Raises Invalid where the fabric cannot join so many chips."""
-        self._require_torus_for_shape(fabric)
+        self._require_suitable_fabric(fabric)
         num_chips = self.num_chips
         if num_chips is None and self.torus_shape is not None:
             num_chips = math.prod(self.torus_shape)
@@ -174,8 +175,9 @@ class ClusterSize(Wire):
         _ = cluster.dims  # raises where the fabric does not join the chips
         return cluster
 
-    def _require_torus_for_shape(self, fabric: Fabric) -> None:
-        """Raises Invalid where a torus shape or a domain size does not suit the kind of fabric."""
+    def _require_suitable_fabric(self, fabric: Fabric) -> None:
+        """Raises Invalid where the request gives a torus shape or a domain size, and the fabric is
+        not of that kind."""
         if self.torus_shape is not None:
             if fabric.torus is None:
                 rule = f"fabric {fabric.id} is no torus"
@@ -217,8 +219,8 @@ class ClusterFields(ClusterSize):
         return self.chip if links is None else self.chip.model_copy(update={"scale_up": links})
 
     def _innermost_links(self) -> ScaleUpFields | None:
-        """Returns the torus or the first level as links of a chip; None where the cluster has
-        neither."""
+        """Returns the torus or the first level of the cluster as scale-up links, for a chip that is
+        described without any. None where the cluster has neither."""
         if self.torus is not None:
             return ScaleUpFields(gb_s_per_chip=self.torus.gb_s_per_link, torus=self.torus)
         if self.levels is None:
@@ -266,8 +268,8 @@ def _with_scale_out(fabric: Fabric, gb_s: float) -> Fabric:
     outer = fabric.levels[len(fabric.scale_up) :]
     if not outer:
         outer = (Level(name="scale-out", gb_s_per_chip=gb_s),)
-    slowed = [replace(level, gb_s_per_chip=gb_s) for level in outer]
-    return replace(fabric, levels=(*fabric.scale_up, *slowed))
+    changed = [replace(level, gb_s_per_chip=gb_s) for level in outer]
+    return replace(fabric, levels=(*fabric.scale_up, *changed))
 
 
 def _cluster_union_tag(value: object) -> str:

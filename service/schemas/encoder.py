@@ -72,6 +72,7 @@ class EncoderFields(ImageFields):
                 vectors=self.projector_vectors,
             ),
         }
+        # All other fields have the same name and value in both classes.
         return Encoder(**common_fields(self, EncoderFields, Encoder) | converted)
 
     def _layer(self, group: LayerGroup) -> Layer:

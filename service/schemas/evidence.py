@@ -101,7 +101,7 @@ class PublishedRun(Wire):
         software, from which the age of the run's own follows."""
         age = age_years(self.date, software_year) if self.date else 0.0
         stack = self.stack.model_copy(update={"age_years": age})
-        stack.model_fields_set.add("age_years")
+        stack.model_fields_set.add("age_years")  # only fields that are set count as given
         return Question(model=self.model, cluster=self.cluster, workload=self.workload, stack=stack)
 
 
@@ -144,7 +144,7 @@ class EvidenceQuery(ListQuery):
             for name in ("recommendation_id", "prediction_id")
             if getattr(self, name) is not None
         ]
-        described_fields = self.model_fields_set - _SELECTING - {"rank"}
+        described_fields = self.model_fields_set - _SELECTING - {"rank"}  # a rank goes with a link
         described = [name for name in described_fields if name not in linked]
         if len(linked) > 1:
             rule = "give it or recommendation_id, not both"

@@ -44,7 +44,7 @@ class GridFields(Wire):
     """Times the layers of the model, rounded to whole layers."""
 
     @model_validator(mode="after")
-    def _size(self) -> Self:
+    def _limit_points(self) -> Self:
         """Raises ValueError for a grid without an axis, or with too many points."""
         sizes = [len(values) for values in self.axes().values()]
         if not sizes:

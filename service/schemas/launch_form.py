@@ -56,9 +56,9 @@ Arguments = Annotated[
 ]
 
 
-def _own_name(name: object) -> object:
-    """Returns the name of a launch format. The name of a stack stands for the format that it
-    reads."""
+def _format_name(name: object) -> object:
+    """Returns the name of a launch format, also for the name of a stack or tool that is started
+    with it. A name that is not known is returned as it is, for the schema to refuse."""
     format_ = format_named(name) if isinstance(name, str) else None
     return name if format_ is None else format_.name
 
@@ -66,7 +66,7 @@ def _own_name(name: object) -> object:
 class LaunchForm(Wire):
     """A launch configuration in the framework's own words. The `launch` of an answer is one."""
 
-    format: Annotated[Format | None, BeforeValidator(_own_name)] = None
+    format: Annotated[Format | None, BeforeValidator(_format_name)] = None
     """Its name, or that of a stack that has one, such as `fsdp` or `nemo`. Without it the format is
     told by the program that is launched, or by the names of the settings."""
     arguments: Arguments | None = None
@@ -138,6 +138,7 @@ class LaunchForm(Wire):
         """Returns the command and the files beside it, taken out of the job that contains them.
         Secrets are masked."""
         texts = {name: mask_secrets(text) for name, text in self.files.items()}
+        # Many secrets are told by the name of their variable, as in WANDB_API_KEY=...
         environment = {
             name: mask_secrets(f"{name}={value}").partition("=")[2]
             for name, value in self.environment.items()
@@ -152,7 +153,8 @@ class LaunchForm(Wire):
         if self.settings is None or self.format is None:
             return _text(self._with_variables())
         to_words = FORMATS[self.format].words
-        # Such settings are a document, to which options of a script are added by name.
+        # Settings of DeepSpeed and accelerate are a document, which has no form on a command line.
+        # Arguments of the script beside it are added to the document by name.
         if to_words is None:
             listed = self.arguments if isinstance(self.arguments, list) else []
             return _text({**self.settings, **_options(listed)})

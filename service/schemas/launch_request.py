@@ -66,7 +66,9 @@ class QuestionParts(Wire):
 
     @classmethod
     def of(cls, question: Question, stack: str | StackFields | None) -> QuestionParts:
-        """Returns the parts of a question, with another stack."""
+        """Returns the parts of a question, with another stack: the question of one launch can then
+        complete another launch. Only fields that were given are kept, so no default contradicts
+        it."""
         model: str | NamedModelFields | HuggingFaceConfig | LayerListFields | Part
         if isinstance(question.model, ShapeFields):
             model = question.model.model_dump(exclude_unset=True)
@@ -92,7 +94,7 @@ class LaunchedSide(Side):
     launch: LaunchForm | None = None
 
     @model_validator(mode="after")
-    def _launch_alone(self) -> Self:
+    def _require_launch_alone(self) -> Self:
         """Raises ValueError for a launch beside a layout or constraints."""
         if self.launch is not None and (self.layout is not None or self.constraints is not None):
             raise ValueError("give either launch, layout or constraints")

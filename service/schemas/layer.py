@@ -46,7 +46,7 @@ class LayerFields(Wire):
     def build(self, hidden_size: int, residual_streams: int) -> Layer:
         """Returns the layer. `residual_streams` is the model's number of parallel residual streams.
         Raises Invalid where fields contradict each other."""
-        layer = self._parts(hidden_size)
+        layer = self._build_blocks(hidden_size)
         num_norms = layer.blocks if self.num_norms is None else self.num_norms
         parallel = self.parallel_blocks
         if parallel is None:
@@ -64,7 +64,7 @@ class LayerFields(Wire):
             residual_streams=residual_streams,
         )
 
-    def _parts(self, hidden_size: int) -> Layer:
+    def _build_blocks(self, hidden_size: int) -> Layer:
         """Returns the layer with its mixers and its network, and all other fields at their
         defaults. Raises Invalid for an empty layer, and where there is both an MLP and experts."""
         if self.mlp and self.moe:

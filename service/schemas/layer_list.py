@@ -91,7 +91,7 @@ class LayerListFields(Wire):
             given_twice = [name for name in _SAID_BY_LAYERS if name in value]
             if given_twice:
                 raise ValidationError.from_exception_data(
-                    cls.__name__, [_beside_layers(name, value[name]) for name in given_twice]
+                    cls.__name__, [_error_beside_layers(name, value[name]) for name in given_twice]
                 )
         return value
 
@@ -102,7 +102,9 @@ class LayerListFields(Wire):
     def build(self) -> Architecture:
         """Returns the architecture. Raises Invalid where fields contradict each other."""
         parts = self._parts()
-        total = sum(repeat * sum(_count(entry) for _, entry in part) for repeat, part in parts)
+        total = sum(
+            repeat * sum(_layer_count(entry) for _, entry in part) for repeat, part in parts
+        )
         if total > MAX_LAYERS:
             rule = f"makes {total} layers; a model has at most {MAX_LAYERS}"
             raise Invalid("layers", None, rule)
@@ -116,7 +118,7 @@ class LayerListFields(Wire):
             for where, entry in part * repeat:
                 kind = kinds[entry] if isinstance(entry, str) else self._layer(entry, where)
                 _require_indexer_before(layers, kind, where)
-                layers += [kind] * _count(entry)
+                layers += [kind] * _layer_count(entry)
         with prefix_errors("encoder"):
             encoder = self.encoder.build() if self.encoder else None
         # Fields that requests and Architecture share, such as vocab_size. Both have `layers` and
@@ -125,7 +127,8 @@ class LayerListFields(Wire):
         return Architecture(**{**fields, "layers": tuple(layers), "encoder": encoder})
 
     def _parts(self) -> list[_Part]:
-        """Returns the parts of the list. An entry that does not repeat is a part by itself."""
+        """Returns the list as parts (times, [(place, entry), ...]), each with the number of times
+        that it repeats. An entry that does not repeat is a part by itself."""
         parts = list[_Part]()
         for index, entry in enumerate(self.layers):
             where = f"layers[{index}]"
@@ -145,7 +148,8 @@ class LayerListFields(Wire):
     def _require_named_kinds(self, parts: list[_Part]) -> None:
         """Raises Invalid for a name that `layer_kinds` does not have, and for a kind that no entry
         names."""
-        entries = [item for _, part in parts for item in part]
+        entries = [place_and_entry for _, part in parts for place_and_entry in part]
+        # From last to first, so that the first use of a name replaces the later ones.
         first_uses = {entry: where for where, entry in reversed(entries) if isinstance(entry, str)}
         for name, where in first_uses.items():
             if name not in self.layer_kinds:
@@ -179,7 +183,7 @@ _Part = tuple[int, list[tuple[str, str | LayerGroup]]]
 the request, such as "layers[2]", and a layer or the name of one."""
 
 
-def _count(entry: str | LayerGroup) -> int:
+def _layer_count(entry: str | LayerGroup) -> int:
     """Returns the number of layers that an entry stands for; a name stands for one."""
     return 1 if isinstance(entry, str) else entry.count
 
@@ -188,7 +192,7 @@ _SAID_BY_LAYERS: dict[str, str] = read_json(__package__, "layer_list.json")
 """Reasons why a field of models whose layers are alike is not given beside a list of layers."""
 
 
-def _beside_layers(name: str, value: object) -> InitErrorDetails:
+def _error_beside_layers(name: str, value: object) -> InitErrorDetails:
     """Returns the error of a field given beside the list of layers, in pydantic's form."""
     rule = f"is not given beside layers: {_SAID_BY_LAYERS[name]}"
     error = PydanticCustomError("beside_layers", "{rule}", {"rule": rule})

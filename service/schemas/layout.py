@@ -42,8 +42,8 @@ TorusAxes = Annotated[list[Literal["x", "y", "z"]], Field(min_length=3, max_leng
 
 
 def _always(value: object) -> bool:
-    """Returns True, which leaves a field out of every answer. Answers have the schema of
-    requests."""
+    """Returns True: the condition for `exclude_if` of a field that requests have and answers never
+    show, though both share one schema."""
     return True
 
 
@@ -130,8 +130,8 @@ class LayoutFields(Wire):
         return {name for name in self.model_fields_set if getattr(self, name) is not None}
 
     def field_of(self, knob: str) -> str:
-        """Returns the field of the request that gave a knob: the micro-batch may be given in
-        tokens."""
+        """Returns the field of the request that gave a knob, for errors about it: the micro-batch
+        may be given in tokens."""
         in_tokens = knob == "micro_batch" and self.micro_batch_tokens is not None
         return "micro_batch_tokens" if in_tokens else knob
 
@@ -147,6 +147,7 @@ class LayoutFields(Wire):
     def with_stack_defaults(self, problem: Problem) -> LayoutFields:
         """Returns the layout with the stack's default for every field that was left out. Fields
         without a meaning, such as a schedule without a pipeline, are null."""
+        # Layers that the request spreads itself decide `balanced` too (`build`).
         knobs_given = self.knobs_given | ({"balanced"} if self.layers_per_chunk else set())
         settled = with_stack_defaults(problem, self.build(), knobs_given)
         return LayoutFields.shown(settled, on_torus=problem.cluster.is_torus)

@@ -112,7 +112,7 @@ class MeasuredMemory(_Part):
     """The pipeline stage, from 0."""
 
     @model_validator(mode="after")
-    def _at_least_one(self) -> Self:
+    def _require_a_figure(self) -> Self:
         """Raises ValueError where no figure is given."""
         if self.allocated_gib is None and self.reserved_gib is None:
             raise ValueError("give allocated_gib or reserved_gib, or leave memory out")
@@ -130,7 +130,7 @@ class MeasuredParts(_Part):
     """Tokens of the busiest expert-parallel rank over the mean, less 1: 0.2 is a fifth more."""
 
     @model_validator(mode="after")
-    def _at_least_one(self) -> Self:
+    def _require_a_part(self) -> Self:
         """Raises ValueError where no part is given."""
         if not self.model_fields_set:
             raise ValueError("give at least one part, or leave parts out")

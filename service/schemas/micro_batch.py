@@ -32,14 +32,15 @@ def in_sequences(part: Part, info: ValidationInfo, place: str) -> Part:
         sequences = [sequences_in(count, seq_len) for count in _listed(tokens)]
     except ValueError as error:
         raise Invalid(field, tokens, str(error)) from None
-    in_form = sequences if isinstance(tokens, list) else sequences[0]
+    micro_batch = sequences if isinstance(tokens, list) else sequences[0]
     given = part.micro_batch if "micro_batch" in part.model_fields_set else None
     if given is not None and sorted(_listed(given)) != sorted(sequences):
         rule = (
-            f"is {in_form} of seq_len = {seq_len}, and micro_batch = {given}: give one of the two"
+            f"is {micro_batch} of seq_len = {seq_len}, and micro_batch = {given}: give one of the"
+            " two"
         )
         raise Invalid(field, tokens, rule)
-    return part.model_copy(update={"micro_batch": in_form})
+    return part.model_copy(update={"micro_batch": micro_batch})
 
 
 def _listed(value: int | list[int]) -> list[int]:

@@ -297,7 +297,8 @@ class _AnyRecurrence(BaseModel):
 
 
 def _require_kind(value: object) -> object:
-    """Returns the value unchanged. Raises ValidationError for a mapping of an unknown kind."""
+    """Returns the value unchanged. Raises ValidationError for a mapping of an unknown kind. Without
+    this, it would be read as one of the kinds, whose fields it lacks."""
     if isinstance(value, Mapping):
         _AnyRecurrence.model_validate(value)
     return value
@@ -311,6 +312,7 @@ def _recurrence_tag(value: object) -> str:
         "lightning_attention": "lightning",
         "short_convolution": "convolution",
     }
+    # Both other kinds are delta nets. Unknown ones are refused before (`_require_kind`).
     return f"{TAG_PREFIX}{tags.get(str(kind), 'delta')}"
 
 

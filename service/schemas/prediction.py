@@ -53,7 +53,7 @@ class PredictionRequest(PinnedQuestion, Patience):
         return {f"layouts[{index}]": layout for index, layout in enumerate(self.layouts or [])}
 
 
-def _terms(meaning: dict[str, str], unit: str) -> WithJsonSchema:
+def _terms_schema(meaning: dict[str, str], unit: str) -> WithJsonSchema:
     """Returns the JSON schema of an object with a number for each term. `meaning` describes each
     term."""
     properties = {
@@ -63,8 +63,8 @@ def _terms(meaning: dict[str, str], unit: str) -> WithJsonSchema:
 
 
 _MEMORY_GIB = {in_gib(name): text for name, text in MEMORY_TERMS.items()}
-TimeTerms = Annotated[dict[str, float], _terms(TIME_TERMS, "seconds of a step")]
-MemoryTerms = Annotated[dict[str, float], _terms(_MEMORY_GIB, "GiB on the fullest stage")]
+TimeTerms = Annotated[dict[str, float], _terms_schema(TIME_TERMS, "seconds of a step")]
+MemoryTerms = Annotated[dict[str, float], _terms_schema(_MEMORY_GIB, "GiB on the fullest stage")]
 
 
 class ByConvention(Document):

@@ -23,7 +23,7 @@ class ReportSubmission(RunSubject, MeasuredRun):
     """Names an answer, or says itself what ran."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _require_consistency(self) -> Self:
         """Raises Invalid unless the run is described in one way, with figures that suit its
         outcome."""
         self.require_one_subject()
@@ -42,7 +42,7 @@ class LaunchedRun(QuestionParts):
     however many it sends."""
 
     @model_validator(mode="after")
-    def _no_profile(self) -> Self:
+    def _refuse_profile(self) -> Self:
         """Raises Invalid where a profile is given."""
         if self.profile is not None:
             rule = "must be left out: a report is held against the active version"
@@ -54,7 +54,7 @@ class LaunchedReport(LaunchedRun, MeasuredRun):
     """Says by a launch what ran."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _require_consistency(self) -> Self:
         self.require_consistent()
         return self
 

@@ -187,6 +187,7 @@ class StackFields(Wire):
         year = self._software_year(base.id, version)
         if year is None:
             return changed(base, changes)
+        # Age 0 is the newest software that the shipped profile describes.
         age_years = max(shipped_profile().software_year - year, 0.0)
         return changed(as_of(base, year), {"age_years": age_years, **changes})
 

@@ -69,7 +69,7 @@ class SweepRequest(Wire):
         return self
 
     @model_validator(mode="after")
-    def _not_too_many(self) -> Self:
+    def _limit_combinations(self) -> Self:
         """Raises Invalid where the combinations are more than one sweep may have."""
         lengths = [len(combined) for combined in self.lists]
         if math.prod(lengths) > MAX_ITEMS:

@@ -36,7 +36,7 @@ class EventAnswer(Document):
     """Number of the chunk in the model, from 0."""
 
 
-_NOT_DRAWN = {"profile", "events"}
+_NOT_COPIED = {"profile", "events"}  # all other fields are copied from the timeline by name
 
 
 class TimelineAnswer(Document):
@@ -68,7 +68,7 @@ class TimelineAnswer(Document):
             for event in timeline.events
         ]
         other_fields = {
-            name: getattr(timeline, name) for name in cls.model_fields.keys() - _NOT_DRAWN
+            name: getattr(timeline, name) for name in cls.model_fields.keys() - _NOT_COPIED
         }
         answer = cls.model_validate({**other_fields, "profile": profile, "events": []})
         return {**answer.model_dump(mode="json"), "events": events}

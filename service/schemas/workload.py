@@ -166,14 +166,14 @@ class WorkloadFields(Wire):
             return given
         tokens, seq_len = given.get("global_batch_tokens"), given.get("seq_len")
         if tokens is None:
-            return {**given, "global_batch": None}
-        is_whole = type(tokens) is int and type(seq_len) is int and tokens >= seq_len > 0
-        # 1 stands in for a wrong number until global_batch_tokens or seq_len is refused.
-        return {**given, "global_batch": tokens // seq_len if is_whole else 1}
+            return {**given, "global_batch": None}  # refused by `_require_batch`
+        # `given` is not validated yet: 1 stands in until its wrong field is refused.
+        are_usable = type(tokens) is int and type(seq_len) is int and tokens >= seq_len > 0
+        return {**given, "global_batch": tokens // seq_len if are_usable else 1}
 
     @field_validator("global_batch", mode="before")
     @classmethod
-    def _batch_is_given(cls, batch: Any) -> Any:
+    def _require_batch(cls, batch: Any) -> Any:
         """Raises an error that names both ways in which the batch can be given."""
         if batch is None:
             rule = "is required: give it in sequences, or global_batch_tokens in its place"
@@ -182,7 +182,7 @@ class WorkloadFields(Wire):
 
     @field_validator("global_batch_tokens")
     @classmethod
-    def _tokens_are_the_batch(cls, tokens: int | None, info: ValidationInfo) -> int | None:
+    def _require_tokens_of_batch(cls, tokens: int | None, info: ValidationInfo) -> int | None:
         """Raises ValueError where the tokens are no whole sequences, or contradict
         `global_batch`."""
         if tokens is None or not {"seq_len", "global_batch"} <= info.data.keys():

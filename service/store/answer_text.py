@@ -27,8 +27,8 @@ def encoded(document: Mapping[str, Any]) -> bytes:
 
 
 def _encoded_list(items: list[Any]) -> str:
-    """Returns a list as JSON, joined from parts that are encoded one after another without their
-    brackets."""
+    """Returns a list as JSON. It is encoded in parts, between which other threads can run: the
+    encoder holds Python's lock. The parts are joined without their brackets."""
     starts = range(0, len(items), _ITEMS_AT_A_TIME)
     parts = [_dumps(items[start : start + _ITEMS_AT_A_TIME])[1:-1] for start in starts]
     return f"[{','.join(parts)}]"

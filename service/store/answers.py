@@ -125,7 +125,8 @@ class Answers(Queries):
 
     def get(self, kind: AnswerKind, id_: str) -> Answer:
         """Returns the answer of this id; raises NotFound where there is none."""
-        row = self._session.execute(_answers(kind).where(ROWS[kind].id == id_)).first()
+        query = _answers_with_texts(kind).where(ROWS[kind].id == id_)
+        row = self._session.execute(query).first()
         if row is None:
             raise NotFound(kind.removesuffix("s"), id_)
         return _answer(kind, row)
@@ -134,7 +135,7 @@ class Answers(Queries):
         """Returns the answer with this location, such as "/v1/predictions/01AB". Raises
         NotFound."""
         *_, name, id_ = location.split("/")
-        (kind,) = (kind for kind in ROWS if kind == name)
+        (kind,) = (kind for kind in ROWS if kind == name)  # the kind that is called `name`
         return self.get(kind, id_)
 
     def prediction(self, id_: str) -> Answer:
@@ -153,12 +154,12 @@ class Answers(Queries):
     def given_lately(self, kind: AnswerKind, key: str) -> Answer | None:
         """Returns the first answer with this text that the session's tenant was given within
         GIVEN_AGAIN_FOR; None where there is none."""
-        asked = {
+        values = {
             "key": key,
             "tenant": self._tenant,
             "since": datetime.now(UTC) - GIVEN_AGAIN_FOR,
         }
-        row = first_row(self._session, _GIVEN_LATELY[kind], asked)
+        row = first_row(self._session, _GIVEN_LATELY[kind], values)
         return None if row is None else _answer(kind, row)
 
     def first_given(self, kind: AnswerKind, key: str) -> Answer | None:
@@ -184,7 +185,7 @@ class Answers(Queries):
         """Returns the newest answers from `since` (inclusive) until `until` (exclusive), newest
         first."""
         row = ROWS[kind]
-        query = within_span(_answers(kind), row.created_at, since, until)
+        query = within_span(_answers_with_texts(kind), row.created_at, since, until)
         query = newest_first(query, row.id, limit)
         return [_answer(kind, stored) for stored in self._session.execute(query)]
 
@@ -210,6 +211,7 @@ class Answers(Queries):
 def _name_in(brief: ColumnElement[Any], name: str) -> ColumnElement[str]:
     """Returns the SQL expression for the name of a model, chip or stack in a brief. For briefs of
     an earlier release, which have no `names`, the name is taken from the request."""
+    # A request names its chip by the preset of its cluster.
     path = {"chip": ("cluster", "preset")}.get(name, (name,))
     named = brief["request"]
     for part in path:
@@ -217,18 +219,19 @@ def _name_in(brief: ColumnElement[Any], name: str) -> ColumnElement[str]:
     return func.coalesce(brief["names"][name].as_string(), named.as_string())
 
 
-def _answers(kind: AnswerKind) -> Select[Any]:
+def _answers_with_texts(kind: AnswerKind) -> Select[Any]:
     """Returns the query of answers of a kind with their texts. Answers of an earlier release have
     no text but a document in their own row."""
     row = ROWS[kind]
     text = AnswerTextRow
     columns = row.id, row.created_at, row.profile_id, row.profile_version, row.document
-    of_text = text.first_id, text.first_created_at, text.gzip
-    return select(*columns, *of_text).outerjoin(text, text.key == row.text_key)
+    text_columns = text.first_id, text.first_created_at, text.gzip
+    return select(*columns, *text_columns).outerjoin(text, text.key == row.text_key)
 
 
 def _answer(kind: AnswerKind, row: Row[Any]) -> Answer:
-    """Returns a row of `_answers` as an answer, whose text has the id and time of this row."""
+    """Returns a row of `_answers_with_texts` as an answer. A stored text has the id and time of the
+    answer that it was first given for; here it gets those of this row."""
     if row.gzip is None:  # an answer of an earlier release
         document = json.dumps(row.document, ensure_ascii=False, separators=(",", ":"))
         text = AnswerText(plain=document.encode())
@@ -256,7 +259,7 @@ _INSERT_TEXT = {
 _INSERT = {kind: insert(_TABLES[kind]) for kind in ROWS}
 _TEXT_OF = select(AnswerTextRow.key).where(AnswerTextRow.key == bindparam("key"))
 _GIVEN_LATELY = {
-    kind: _answers(kind)
+    kind: _answers_with_texts(kind)
     .where(
         row.text_key == bindparam("key"),
         row.tenant.is_not_distinct_from(bindparam("tenant", type_=String())),

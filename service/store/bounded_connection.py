@@ -21,6 +21,7 @@ class BoundedConnection(psycopg.Connection[Any]):
         try:
             return super().wait(gen, interval, self.answer_s if timeout is None else timeout)
         except psycopg.OperationalError:
-            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:  # it did not answer
+            # ACTIVE: a statement was sent and is not answered.
+            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
                 self.close()
             raise

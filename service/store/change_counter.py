@@ -36,16 +36,16 @@ class ChangeCounter:
     def count(self) -> int | None:
         """Returns a number that changes with every commit; None where that is not known, as with
         PostgreSQL."""
-        row = self._first("PRAGMA data_version", ())
+        row = self._first_row("PRAGMA data_version", ())
         return None if row is None else int(row[0])
 
     def row(self, query: str, *values: str) -> StoredRow | None:
         """Returns the first row that a query finds now. None where there is no row, or the database
         is not SQLite or cannot be read now."""
-        row = self._first(query, values)
+        row = self._first_row(query, values)
         return None if row is None else StoredRow(query, values, row)
 
-    def _first(self, query: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
+    def _first_row(self, query: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
         """Returns the first row of a query on a connection of its own. None where there is no row,
         the database is not a SQLite file, or it cannot be read now."""
         if self._file is None:
@@ -67,5 +67,6 @@ class ChangeCounter:
 
     @staticmethod
     def _connect(file: str) -> sqlite3.Connection:
-        # It waits for no lock, because it is asked on the event loop.
+        # The event loop asks, so no lock of the database is waited for. Threads ask too, one at a
+        # time (`_lock`).
         return sqlite3.connect(file, timeout=0, isolation_level=None, check_same_thread=False)

@@ -42,6 +42,7 @@ def read_cursor(list_name: str, cursor: str | None) -> str | None:
         last = content[_DIGEST_BYTES:].decode()
     except (binascii.Error, ValueError):
         last = ""
+    # A cursor has a digest of its list and place, so one that was changed is not written like this.
     if not last or _write_cursor(list_name, last) != cursor:
         raise Invalid(
             "cursor", cursor, "is no cursor of this list; take it from `next` of the page before"

@@ -72,7 +72,7 @@ def _sqlite_engine(url: str, wait_s: float) -> Engine:
 
 def _postgresql_engine(url: str, wait_s: float) -> Engine:
     """Returns an engine for PostgreSQL, whose statements may take `wait_s` seconds. Options and
-    timeouts in the URL go before those that are set here."""
+    timeouts in the URL override those that are set here."""
     url_options = make_url(url).query
     arguments: dict[str, Any] = {
         name: value for name, value in _LIBPQ_TIMEOUTS.items() if name not in url_options
@@ -159,6 +159,7 @@ def first_incomplete_table(connection: Connection) -> str | None:
 
 def alembic_config(connection: Connection) -> Config:
     config = Config(attributes={"connection": connection})
+    # configparser, which reads the option, takes a single % for a reference.
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     return config
 
@@ -194,8 +195,8 @@ def _migrating_sqlite(connection: Connection) -> Iterator[None]:
 def _migrating_postgresql(connection: Connection) -> Iterator[None]:
     """Opens a transaction for a migration of PostgreSQL, with a long timeout and a lock of its
     own."""
-    driver: Any = connection.connection.dbapi_connection
-    usual_answer_s = driver.answer_s
+    driver: Any = connection.connection.dbapi_connection  # a BoundedConnection
+    usual_answer_s = driver.answer_s  # the seconds that it waits for an answer of the server
     driver.answer_s = _MIGRATION_S
     try:
         with writing(connection):
@@ -248,7 +249,8 @@ def _begin_sqlite(connection: Connection) -> None:
     if connection.get_execution_options().get("writes"):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     else:
-        # SQLAlchemy would only add a translation of errors. BEGIN touches no file and has none.
+        # Past SQLAlchemy, to save time: it would translate errors, and BEGIN, which touches no file
+        # yet, raises none.
         driver: Any = connection.connection.dbapi_connection
         driver.execute("BEGIN")
 
@@ -267,6 +269,7 @@ def translated_errors() -> Iterator[None]:
             f"{str(error).strip()}: the database may be of a newer release than this one."
         ) from None
     except Unavailable as error:
+        # The driver's own words (`orig`) say more to an operator than those shown to callers.
         raise DatabaseUnusable(
             str(getattr(error.__cause__, "orig", None) or error).strip()
         ) from None

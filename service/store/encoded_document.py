@@ -18,7 +18,8 @@ class EncodedDocument:
         return cls(json.dumps(document))
 
     def with_members(self, members: dict[str, Any]) -> EncodedDocument:
-        """Returns the document with more members, which it must not have yet."""
+        """Returns the document with more members, which it must not have yet. It is not parsed
+        again: '{"a": 1}' with {"b": 2} is '{"a": 1' + ', ' + '"b": 2}'."""
         return EncodedDocument(f"{self.text[:-1]}, {json.dumps(members)[1:]}")
 
 

@@ -80,6 +80,7 @@ class IdempotencyKeys(Queries):
 
     def _change(self, statement: Update) -> bool:
         """Runs the statement, and returns whether it has changed a row."""
-        unseen = {"synchronize_session": False}  # every `find` reads the row anew
-        result = self._session.execute(statement, execution_options=unseen)
+        # The session need not learn of the change, as every `find` reads the row anew.
+        options = {"synchronize_session": False}
+        result = self._session.execute(statement, execution_options=options)
         return isinstance(result, CursorResult) and result.rowcount == 1

@@ -65,7 +65,7 @@ class Memory:
 
     def recall(self, key: Hashable, read: Callable[[], T]) -> T:
         """Returns the value under a key; calls `read` for it the first time."""
-        known = self.get(key)
+        known = self.get(key)  # a tuple with the value, which may be None itself
         if known is not None:
             remembered: T = known[0]
             return remembered
@@ -107,6 +107,6 @@ class Memory:
             self.keep(key, _Cached(value, commits, time.monotonic() + _LONGEST_S, row), size)
 
     def keep_unchanging(self, key: Hashable, value: object, size: int) -> None:
-        """Keeps a value that never changes. The database may drop it, so `unchanged` returns it
-        only for _LONGEST_S."""
+        """Keeps a value that never changes. It may be deleted from the database, so `unchanged`
+        returns it only for _LONGEST_S."""
         self.keep(key, _Cached(value, None, time.monotonic() + _LONGEST_S), size)

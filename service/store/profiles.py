@@ -94,8 +94,8 @@ class ProfileQueries(Queries):
         return self.version(id_, version)
 
     def latest(self, id_: str, origin: str | None = None) -> ProfileVersionRow:
-        """Returns the latest version of a shared profile, or the latest of one origin. It always
-        has one."""
+        """Returns the latest version of a shared profile, or the latest of one origin. There always
+        is a shipped one, because shared profiles are stored with it."""
         return self._session.scalars(_newest_first(id_, origin).limit(1)).one()
 
     def find_latest(self, id_: str) -> ProfileVersionRow | None:

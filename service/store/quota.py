@@ -52,8 +52,8 @@ def _bytes_of(part: Part | None) -> int:
 
 
 def count_stored(session: Session, tenant: str | None, change: int) -> None:
-    """Counts what this transaction stores for a tenant. A negative `change` is what it removes. The
-    count is stored when the transaction settles."""
+    """Counts what this transaction stores for a tenant. A negative `change` is what it removes.
+    `settle` stores the count just before the commit."""
     changes: Counter[str] = session.info.setdefault(STORED, Counter())
     changes[tenant or _NOBODY] += change
 
@@ -78,15 +78,15 @@ def stored_bytes(session: Session, tenant: str | None) -> int:
 
 def _add(session: Session, tenant: str, added: int, limit: int | None) -> None:
     """Adds bytes to a tenant's count. Raises StorageFull if it would then be over `limit`."""
-    most = _NO_LIMIT if limit is None else limit
-    # The statement compares only a count that has begun; this compares the first addition.
-    if added <= most:
+    limit = _NO_LIMIT if limit is None else limit
+    # The statement adds to a count only if it is at most `most`, but begins a new count in any
+    # case: what a tenant stores first is compared with the limit here.
+    if added <= limit:
         dialect = session.get_bind().dialect.name
-        # `most` is how much the tenant may have so far, so that it stays within the limit.
-        values = {"tenant": tenant, "bytes": added, "most": most - added}
+        values = {"tenant": tenant, "bytes": added, "most": limit - added}
         if first_row(session, _ADD[dialect], values) is not None:
             return
-    raise StorageFull(used=stored_bytes(session, tenant), added=added, limit=most)
+    raise StorageFull(used=stored_bytes(session, tenant), added=added, limit=limit)
 
 
 def _adding_to_count(insert: Any) -> Any:

@@ -161,7 +161,7 @@ class ReportFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportBrief:
+class SummarizedReport:
     """The columns of a report that summaries need, without its document."""
 
     outcome: str
@@ -208,7 +208,7 @@ class ReportQueries(Queries):
         """Stores reports with their labels and counts them in the metrics. Returns their columns
         with the ids and times that they got."""
         stored = Arrivals(self._session).stamped(reports)
-        labels = [label for report in stored for label in _label_rows(report)]
+        labels = [label for report in stored for label in _pop_label_rows(report)]
         for report in stored:
             report["words_hash"] = _words_hash(report)
         execute(self._session, _INSERT, stored)
@@ -245,17 +245,17 @@ class ReportQueries(Queries):
     def first_of_log(self, log_hash: str) -> ReportRow | None:
         """Returns the tenant's first report of a training log that is not withdrawn; None where
         there is none."""
-        query = select(ReportRow).where(ReportRow.log_hash == log_hash, *self._my_valid())
+        query = select(ReportRow).where(ReportRow.log_hash == log_hash, *self._are_own_and_valid())
         return self._session.scalars(query.order_by(ReportRow.id).limit(1)).first()
 
     def first_in_same_words(self, report: RowValues) -> str | None:
         """Returns the id of the tenant's first report of an equal run with an equal submission that
         is not withdrawn; None where there is none."""
-        asked = {"words_hash": _words_hash(report), "tenant": self._tenant}
-        row = first_row(self._session, _IN_SAME_WORDS, asked)
+        values = {"words_hash": _words_hash(report), "tenant": self._tenant}
+        row = first_row(self._session, _IN_SAME_WORDS, values)
         return None if row is None else row.id
 
-    def _my_valid(self) -> list[ColumnElement[bool]]:
+    def _are_own_and_valid(self) -> list[ColumnElement[bool]]:
         """Returns the conditions for reports of the session's tenant that are not withdrawn."""
         mine = ReportRow.tenant.is_not_distinct_from(self._tenant)
         return [ReportRow.withdrawn_at.is_(None), mine]
@@ -304,16 +304,17 @@ class ReportQueries(Queries):
         # 1 is the place of the report that was measured last.
         place = func.row_number().over(partition_by=run, order_by=latest).label("place")
         first = func.min(ReportRow.id).over(partition_by=run).label("first_id")
-        ran = filter_.narrow(select(ReportRow.id, ReportRow.measured_at, first, place)).subquery()
-        query = select(ran.c.id, ran.c.measured_at, ran.c.first_id).where(ran.c.place == 1)
-        query = query.order_by(ran.c.measured_at.desc(), ran.c.id.desc()).limit(limit)
+        columns = ReportRow.id, ReportRow.measured_at, first, place
+        report = filter_.narrow(select(*columns)).subquery().c
+        query = select(report.id, report.measured_at, report.first_id).where(report.place == 1)
+        query = query.order_by(report.measured_at.desc(), report.id.desc()).limit(limit)
         return [LastReport(*row) for row in self._session.execute(query)]
 
     def any_out_of_memory(self, chip: str, stack: str, architecture: str) -> bool:
         """Returns whether a run of this model, chip and stack was reported out of memory."""
         names = {"chip": chip, "stack": stack, "architecture": architecture}
-        asked = {**names, "seen": self._session.info.get(SEEN)}
-        return first_row(self._session, _FAILED_ALIKE, asked) is not None
+        values = {**names, "seen": self._session.info.get(SEEN)}
+        return first_row(self._session, _FAILED_ALIKE, values) is not None
 
     def by_ids(self, ids: Sequence[str]) -> Sequence[ReportRow]:
         """Returns the reports with these ids, at most _IDS_PER_QUERY, in any order. Unknown ids are
@@ -322,19 +323,20 @@ class ReportQueries(Queries):
             return []
         return self._session.scalars(select(ReportRow).where(ReportRow.id.in_(ids))).all()
 
-    def briefs(self, filter_: ReportFilter) -> Iterator[ReportBrief]:
+    def for_summaries(self, filter_: ReportFilter) -> Iterator[SummarizedReport]:
         """Yields all reports that the filter selects, without their documents. They are fetched as
         the iterator advances, which needs little memory for very many."""
-        columns = [getattr(ReportRow, field.name) for field in fields(ReportBrief)]
+        columns = [getattr(ReportRow, field.name) for field in fields(SummarizedReport)]
         query = filter_.narrow(select(*columns))
         for row in self._session.execute(query, execution_options={"yield_per": _ROWS_PER_FETCH}):
-            yield ReportBrief(*row)
+            yield SummarizedReport(*row)
 
     def last_of_each_source(
         self, filter_: ReportFilter, per_source: int, max_sources: int
     ) -> Sequence[ReportRow]:
         """Returns the newest `per_source` reports of each of the `max_sources` sources that
         reported last. All reports of a tenant are one source."""
+        # Reports that name neither are one source, ''.
         source = func.coalesce(ReportRow.tenant, ReportRow.source, literal_column("''"))
         # The sources whose newest ids are the latest; ids sort by time.
         grouped: Any = select(source, func.max(ReportRow.id)).group_by(source)
@@ -380,7 +382,7 @@ def _labelled(name: str, value: str) -> Select[Any]:
     return select(label.report_id).where(label.name == name, label.value == value)
 
 
-def _label_rows(report: RowValues) -> list[RowValues]:
+def _pop_label_rows(report: RowValues) -> list[RowValues]:
     """Removes the labels from a report's columns, and returns them as rows of their own table."""
     labels = report.pop("labels", {})
     return [

@@ -26,7 +26,7 @@ def can_shrink(engine: Engine) -> bool:
         return True
     connection = engine.raw_connection()
     try:
-        return _number(connection, "auto_vacuum") == _INCREMENTAL
+        return _read_pragma(connection, "auto_vacuum") == _INCREMENTAL
     finally:
         connection.close()
 
@@ -37,15 +37,15 @@ def give_back(engine: Engine) -> int:
         return 0
     connection = engine.raw_connection()
     try:
-        pages = pages_at_first = _number(connection, "page_count")
-        while _number(connection, "freelist_count"):
+        pages = pages_at_first = _read_pragma(connection, "page_count")
+        while _read_pragma(connection, "freelist_count"):
             pages_before = pages
             connection.cursor().execute(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})").fetchall()
-            pages = _number(connection, "page_count")
+            pages = _read_pragma(connection, "page_count")
             if pages >= pages_before:
                 break  # a file that keeps no track of its free pages does not shrink
         connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        return (pages_at_first - pages) * _number(connection, "page_size")
+        return (pages_at_first - pages) * _read_pragma(connection, "page_size")
     finally:
         connection.close()
 
@@ -62,6 +62,6 @@ def compact(engine: Engine) -> None:
             connection.close()
 
 
-def _number(connection: Any, pragma: str) -> int:
+def _read_pragma(connection: Any, pragma: str) -> int:
     value: int = connection.cursor().execute(f"PRAGMA {pragma}").fetchone()[0]
     return value

@@ -138,13 +138,13 @@ class SweepQueries(Queries):
 
     def any_free(self, now: datetime) -> bool:
         """Returns whether an item waits that nobody holds a lease on."""
-        return self._session.execute(_free(now).limit(1)).first() is not None
+        return self._session.execute(_unleased_items(now).limit(1)).first() is not None
 
     def lease(self, lease: str, now: datetime, until: datetime, limit: int) -> list[LeasedItem]:
         """Leases at most `limit` items that nobody holds. Low positions come first, so that a small
         sweep does not wait behind a large one. Items that other transactions lease now are
         skipped."""
-        free = _free(now).limit(limit).with_for_update(skip_locked=True)
+        free = _unleased_items(now).limit(limit).with_for_update(skip_locked=True)
         leased: list[LeasedItem] = []
         for item in self._session.scalars(free).all():
             item.lease = lease
@@ -163,7 +163,8 @@ class SweepQueries(Queries):
         compute each of them is not counted."""
         for row in self._held_rows(lease, items):
             row.lease = row.leased_until = None
-            row.attempts -= not is_attempt  # `lease` has counted it
+            if not is_attempt:
+                row.attempts -= 1  # `lease` has counted it
 
     def _held_rows(self, lease: str, items: Sequence[LeasedItem]) -> Sequence[SweepItemRow]:
         """Returns the rows of those items that `lease` still holds. A row that another transaction
@@ -211,9 +212,9 @@ class SweepQueries(Queries):
         return result.rowcount if isinstance(result, CursorResult) else 0
 
 
-def _free(now: datetime) -> Any:
-    """Returns the query of items that wait and that nobody holds a lease on, lowest positions
-    first."""
+def _unleased_items(now: datetime) -> Any:
+    """Returns the query of items that wait and whose lease has run out or that have none, lowest
+    positions first."""
     return (
         select(SweepItemRow)
         .where(_WAITS, or_(SweepItemRow.leased_until.is_(None), SweepItemRow.leased_until < now))

@@ -168,8 +168,9 @@ class GivenAnswer(Owned, Counted):
     @classmethod
     def __table_args__(cls) -> tuple[Any, ...]:
         """Returns the foreign key and the indexes of the table."""
-        name = cls.__tablename__  # type: ignore[attr-defined]  # of the table that has the columns
-        by_text = Index(f"ix_{name}_text", "text_key", "tenant", "id")  # a tenant's first of a text
+        name = cls.__tablename__  # type: ignore[attr-defined]  # every subclass has one
+        # By it a tenant's first answer with a text is found.
+        by_text = Index(f"ix_{name}_text", "text_key", "tenant", "id")
         return _profile_version_key(), _tenant_index(name), by_text
 
 

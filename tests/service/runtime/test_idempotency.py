@@ -360,7 +360,7 @@ def test_of_500_keys_sent_six_times_at_once_to_two_processes_each_is_stored_once
             answers = [[*pool.map(send, clients, [key] * 6)] for key in keys]
     engine = database.connect(database_url)
     with Store(engine).reading() as rows:
-        stored = Counter(report.source for report in rows.reports.briefs(ReportFilter()))
+        stored = Counter(report.source for report in rows.reports.for_summaries(ReportFilter()))
     engine.dispose()
     assert {status for same in answers for status, _ in same} <= {201, 409}
     assert all(len({id_ for status, id_ in same if status == 201}) == 1 for same in answers)
