@@ -392,12 +392,12 @@ def ring(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
     where here they add up. It has no tree for gathers and scatters. The rings of a torus run at the
     same time, both ways round.
     """
-    members, domains = spread(dims, g, group)
+    members_per_domain, domains = spread(dims, g, group)
     if f.is_torus:
-        return around(dims, g, group) * c.scaleup_hop_s + (domains - 1) * c.scaleout_hop_s
+        return ring_hops(dims, g, group) * c.scaleup_hop_s + (domains - 1) * c.scaleout_hop_s
     step = c.ring_step_s if domains > 1 else 0.0
     fast, slow = c.scaleup_hop_s + step, c.scaleout_hop_s + step
-    return (members - 1) * domains * fast + (domains - 1) * slow
+    return (members_per_domain - 1) * domains * fast + (domains - 1) * slow
 
 
 @compiled
@@ -408,17 +408,18 @@ def tree(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
     members, domains = spread(dims, g, group)
     fast_hops = min(members - 1, TREE_HOPS_INSIDE * doublings(members))
     if f.is_torus:
-        fast_hops = around(dims, g, group)
+        fast_hops = ring_hops(dims, g, group)
     return fast_hops * c.scaleup_hop_s + TREE_HOPS * doublings(domains) * c.scaleout_hop_s
 
 
 @compiled
-def around(dims: Array, g: Groups, group: int) -> float:
+def ring_hops(dims: Array, g: Groups, group: int) -> float:
     """Return the hops of a message round the longest ring that a group has on a torus. A closed
     ring counts half, since messages go both ways."""
     hops = 0.0
     for d in range(len(dims)):
         if dims[d].ring:
+            # `stride` is the distance between neighbours of the group along the dim.
             length = (g.members[group, d] - 1) * g.stride[group, d]
             hops = max(hops, length / 2 if dims[d].wraps else length)
     return hops
@@ -428,16 +429,17 @@ def around(dims: Array, g: Groups, group: int) -> float:
 def spread(dims: Array, g: Groups, group: int) -> tuple[float, float]:
     """Return how a group is spread: the number of its members within each scale-up domain, and the
     number of domains."""
-    members = domains = 1.0
+    members_per_domain = domains = 1.0
     for d in range(len(dims)):
         if dims[d].out:
             domains *= g.members[group, d]
         else:
-            members *= g.members[group, d]
-    return members, domains
+            members_per_domain *= g.members[group, d]
+    return members_per_domain, domains
 
 
 @compiled
 def doublings(count: float) -> float:
-    """Return how often 1 must be doubled to reach `count`; 0 for less than 1."""
+    """Return how often 1 must be doubled to reach `count`, as the members of a tree double with
+    every level; 0 for less than 1."""
     return math.log2(max(count, 1.0))

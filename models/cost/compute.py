@@ -541,6 +541,7 @@ def converted_bytes(f: Facts, layer: LayerFacts, shard: Shard) -> float:
     # While the search has not decided ep and etp, num_experts is 0 and a lower bound is returned.
     if layer.num_experts > 0:
         weights += layer.expert_parameters / (shard.ep * shard.etp)
+    # Stored weights are read; converted ones are written, and read again by the product.
     return weights * (f.base_bytes + 2 * f.activation_bytes)
 
 

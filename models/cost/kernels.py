@@ -218,6 +218,7 @@ def slower_in_chunks(f: Facts, layer: LayerFacts, chunks: float) -> float:
     """Return the relative slowdown of attention (0.1 is 10% longer) when it meets the keys of a
     sequence in `chunks` chunks, as in a ring (arXiv 2310.01889). Each kernel has the rate of its
     own length: l/c / (l/c + half) instead of l / (l + half)."""
+    # Under a causal mask the mean query sees half of the length; under a window, less.
     length = min(f.seq_len, 2 * layer.mean_keys)
     return FLASH_HALF_LENGTH * (chunks - 1) / (length + FLASH_HALF_LENGTH)
 

@@ -155,7 +155,7 @@ def least_links(facts: Facts, row: Row, least: LeastLinks, dispatch: Array) -> L
     decided = row.placement != UNDECIDED
     sharding = row.dp_shard * row.cp
     replicas = sharding * row.dp_replicate
-    routed = row.etp * row.ep
+    routed = row.etp * row.ep  # the devices over which one copy of the experts is split
     experts = max(devices_sharing_experts(row) // routed, 1)
     # The table has costs of single axes. They bound a collective over several axes only where these
     # gather no faster than one (`joins_axes`); elsewhere its bound is 0.

@@ -80,23 +80,25 @@ def layer_size(f: Facts, layer: LayerFacts, shard: Shard) -> PartSize:
     # matrix that the adapter belongs to. The other is whole on every rank. The two are taken to be
     # of one size.
     trained = layer.trained_dense * (1 + 1 / shard.tp) / 2
-    return PartSize(
-        dense, expert, unit, trained, layer.trained_expert / shard.ep * (1 + 1 / shard.etp) / 2
-    )
+    trained_expert = layer.trained_expert / shard.ep * (1 + 1 / shard.etp) / 2
+    return PartSize(dense, expert, unit, trained, trained_expert)
 
 
 @compiled
 def embedding_size(f: Facts, shard: Shard) -> PartSize:
-    size = f.embedding_parameters / shard.tp
-    return PartSize(size, 0.0, 0.0, size if f.trains_embedding else 0.0, 0.0)
+    """Return the parameters of the embedding on one device, of which none is in experts."""
+    dense = f.embedding_parameters / shard.tp
+    trained_dense = dense if f.trains_embedding else 0.0
+    return PartSize(dense, 0.0, 0.0, trained_dense, 0.0)
 
 
 @compiled
 def head_size(f: Facts, shard: Shard) -> PartSize:
     """Return the parameters of the head on one device. The final norm is whole on every device. A
     tied head has no matrix of its own."""
-    size = f.head_parameters / shard.tp + f.hidden_size
-    return PartSize(size, 0.0, 0.0, size if f.trains_head else 0.0, 0.0)
+    dense = f.head_parameters / shard.tp + f.hidden_size
+    trained_dense = dense if f.trains_head else 0.0
+    return PartSize(dense, 0.0, 0.0, trained_dense, 0.0)
 
 
 @compiled

@@ -68,10 +68,12 @@ class Regime:
 def set_regime(
     f: Facts, row: Row, micro_batches: int, repeats_experts: bool, regime: Regime
 ) -> None:
-    """Fill `regime` for a layout, except `largest_kept` and `working`. `repeats_experts` says
-    whether recompute repeats the exchange of tokens with experts. Then no exchange hides."""
+    """Fill `regime` with what a layout's ZeRO, recompute, offload and schedule decide about how its
+    layers run, except `largest_kept` and `working`. `repeats_experts` says whether recompute
+    repeats the exchange of tokens with experts. Then no exchange hides."""
     zero3 = row.zero_stage == 3
     regime.share = recomputed_share(f, row)
+    # `once`: a step gathers parameters and reduces gradients once, not with every micro-batch.
     # A pipeline adds up gradients until its last micro-batch, also those that ZeRO 2 shards (arXiv
     # 2402.15627 §3.2; torch distributed/pipelining/stage.py). ZeRO 3 that keeps parameters through
     # a pipeline gathers them once a step too.
@@ -80,13 +82,13 @@ def set_regime(
     regime.gathers_again = regime.gathers and row.reshard
     regime.offload = row.offload_activations
     regime.experts_hide = 0.0
-    if f.overlap_expert and (row.pp == 1 or overlaps(row)) and not repeats_experts:
+    if f.overlap_expert and (row.pp == 1 or overlaps_micro_batches(row)) and not repeats_experts:
         # The first forward and the last backward have no other micro-batch to hide beside.
         regime.experts_hide = 1 - 1 / micro_batches
 
 
 @inlined
-def overlaps(row: Row) -> bool:
+def overlaps_micro_batches(row: Row) -> bool:
     """Say whether the schedule runs one micro-batch's compute beside another's communication."""
     return row.virtual_stages > 1 or row.schedule == DUALPIPE or row.schedule == ZERO_BUBBLE_V
 
@@ -119,7 +121,8 @@ def expose_layer(
     hides. `weight` seconds of weight gradients are taken out of backward, and `recompute` seconds
     of repeated forward are added. The layer keeps `kept` bytes, which may be offloaded."""
     backward = part.backward - weight
-    # `ahead` and `back` are the seconds of forward and backward, with what these wait for so far.
+    # `ahead` and `back` grow below: the seconds of forward and of backward, with all that each has
+    # been found to wait for up to that line.
     ahead, back = part.forward, backward + recompute
     returns = 1 - part.forward_only  # the share of the part that has a backward
     repeated = regime.share * policy.context
@@ -384,8 +387,8 @@ def exposed_traffic(f: Facts, c: CoefficientRecord, traffic: float, window: floa
 
 @inlined
 def exposed_once(f: Facts, c: CoefficientRecord, row: Row, traffic: float, window: float) -> float:
-    """Return the seconds that data-parallel traffic which comes once a step adds to it, beside
-    `window` seconds of compute. Some stacks do not overlap the traffic of ZeRO 1."""
+    """Return the seconds by which data-parallel traffic that is sent once a step lengthens the
+    step, beside `window` seconds of compute. Some stacks do not overlap the traffic of ZeRO 1."""
     if row.zero_stage == 1 and not f.overlap_zero1:
         return traffic
     return exposed_traffic(f, c, traffic, window)

@@ -63,9 +63,9 @@ class LayoutRows(NamedTuple):
     def of(cls, problem: Problem, layouts: Layouts) -> LayoutRows:
         """Return the rows of legal layouts, with the problem's records for the recompute policies
         that occur in them."""
-        begin, tables, code = splits(problem, layouts)
+        begin, tables, partition_numbers = splits(problem, layouts)
         policies = policy_numbers(layouts.recompute)
-        records = rows_of(layouts, policies, code)
+        records = rows_of(layouts, policies, partition_numbers)
         return cls(question(problem, policies), records, policies, tables, begin)
 
     def for_problem(self, problem: Problem) -> LayoutRows:
@@ -254,7 +254,8 @@ def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
 
 
 def sums_of(terms: Array) -> Array:
-    """Return the sum of each row of `terms` (n, terms), (n,), added from the first to the last."""
+    """Return the sum of each row of `terms` (n, terms), (n,), added from the first to the last as
+    the search does. np.sum adds in another order, and so rounds differently."""
     sums = np.empty(len(terms))
     _sum_terms(terms, sums)
     return sums

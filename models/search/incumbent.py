@@ -105,9 +105,9 @@ class Incumbent:
     @property
     def may_lack_meshes(self) -> bool:
         """Say whether the search may have dropped meshes that belong in the ranking. The ranking
-        has `top` meshes of different times. When a faster layout of a ranked mesh is found, the
-        mesh may come to the time of another. Both then count as one, and a mesh that was dropped
-        before belongs in the free place."""
+        has `top` meshes of different times (to nine digits). When a faster layout of a ranked mesh
+        is found, the mesh may come to the time of another. Both then count as one, and a mesh that
+        was dropped before belongs in the free place."""
         times = self.limits.times[: self.limits.ranked_count[0]]
         different = np.unique([_to_nine_digits(time) for time in times])
         top = self.goal.top

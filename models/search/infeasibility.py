@@ -134,6 +134,7 @@ def forbidden_schedules(problem: Problem) -> tuple[tuple[str, ...], str]:
     """Return the schedules of a stack that load balancing over the global batch rules out with more
     than one micro-batch, and words that say why. Both are empty where it rules out none."""
     rule, stack = RULES_BY_NAME["balancing_needs_all_forwards_first"], problem.stack
+    # Two stages stand for any pipeline: the rule looks at the schedule alone.
     layouts = [Layout(pp=2, schedule=name) for name in stack.schedules]
     allowed = np.broadcast_to(rule.test(problem, Layouts.of(layouts)), len(layouts))
     ruled_out = [layout for layout, legal in zip(layouts, allowed, strict=True) if not legal]
@@ -212,9 +213,9 @@ def _nearest_candidates(problem: Problem, allowed: Allowed) -> Layouts:
     degrees = _candidate_meshes(problem, allowed)
     if not len(degrees):
         return degrees
-    tests = [rule.test(problem, degrees) for rule in RULES if rule.field in _MESH_RULE_FIELDS]
-    obeyed = np.sum(tests, axis=0)
-    best = degrees.take(obeyed == obeyed.max())
+    obeys = [rule.test(problem, degrees) for rule in RULES if rule.field in _MESH_RULE_FIELDS]
+    rules_obeyed = np.sum(obeys, axis=0)
+    best = degrees.take(rules_obeyed == rules_obeyed.max())
     # The first of each kind is taken. In a pipeline it has most micro-batches (least dp and
     # micro_batch), with which every schedule runs; without a pipeline it divides the model least.
     rank = np.where(best.pp > 1, best.dp * best.micro_batch, best.tp * best.cp)
@@ -222,6 +223,7 @@ def _nearest_candidates(problem: Problem, allowed: Allowed) -> Layouts:
     kinds = np.stack([best.pp, best.dp_shard > 1, best.dp_replicate > 1], axis=1)
     _, first_of_kind = np.unique(kinds, axis=0, return_index=True)
     policies = _candidate_policies(problem, allowed)
+    # Each mesh (a position in first_of_kind) with each policy.
     mesh, policy = np.indices((len(first_of_kind), len(policies))).reshape(2, -1)
     knobs = (*POLICY_KNOBS, "torus_block")
     columns = {knob: getattr(policies, knob)[policy] for knob in knobs}

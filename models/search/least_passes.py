@@ -59,9 +59,10 @@ class LeastPasses(NamedTuple):
 def least_passes(
     chains: Chains, schedules: Array, flops: Array, tables: StageTables
 ) -> LeastPasses:
-    """Return the sums that bound the time and memory of n chains under s schedules from below.
-    `schedules` are records of Row (s,). `flops` (parts,) has the FLOPs of each part of the model:
-    they choose the path through the pipeline that is followed. `tables` has the partitions."""
+    """Return the sums that bound the time and memory of n chains under s schedules from below, and
+    the `decisive` schedules of each chain, one of which is fastest. `schedules` are records of Row
+    (s,). `flops` (parts,) has the FLOPs of each part of the model, by which the longest path is
+    chosen. `tables` has the partitions."""
     n, s = chains.legal.shape
     with_wgrad, without_wgrad = np.zeros((2, n, s, len(flops)))
     kept = np.zeros((n, len(flops)))
@@ -154,9 +155,10 @@ def _set_path(
     forward and backward of each part of the model: with weight gradients to `with_wgrad` (parts,),
     and without to `without_wgrad` (parts,), which must both be 0. Of the paths that bound the
     schedule's time, the one with most FLOPs is taken. `scratch` (2, parts) is overwritten."""
-    # Amounts of each part in the whole model, and in the stages before the present one.
+    # Amounts of each part (layers of each kind, embedding, head) in the whole model, and in the
+    # stages before the present one.
     whole, before = scratch[0], scratch[1]
-    # Equal stages share one entry of the tables, to which this points.
+    # kind[stage] is the entry of the tables that the stage shares with all stages equal to it.
     kind = tables.kind[partition]
     whole[:] = 0.0
     before[:] = 0.0
@@ -173,6 +175,7 @@ def _set_path(
     for stage in range(pp):
         own = tables.amounts[partition, kind[stage]]
         for path in range(2):
+            # How often the path takes the whole model, the stages before, and this stage.
             of_whole, of_before, of_own = _path(row.schedule, pp, m, stage, path)
             seconds = of_whole * weighed(whole, flops) + of_before * weighed(before, flops)
             seconds += of_own * weighed(own, flops)

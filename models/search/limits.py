@@ -101,10 +101,11 @@ def set_longest(limits: Limits) -> None:
 @compiled
 def consider(limits: Limits, row: Row, seconds: float, points: int) -> bool:
     """Tighten the limits by a layout that takes `seconds` and has `points` of complexity. Return
-    whether it may be in the answer."""
+    whether it may be in the answer, which has no layout that takes `faster_than` or longer."""
     if seconds >= limits.faster_than:
         return False
-    side, last_before = 1 if row.pp > 1 else 0, limits.last[0]
+    side = 1 if row.pp > 1 else 0
+    last_before = limits.last[0]  # the slowest time in the ranking
     tightens = seconds < limits.sides[side]
     limits.best[0] = min(limits.best[0], seconds)
     limits.sides[side] = min(limits.sides[side], seconds)

@@ -111,7 +111,8 @@ def bound_schedules(tables: CompiledTables, chain: int, row: Row) -> float:
 def bound_schedule(tables: CompiledTables, chain: int, schedule: int, row: Row) -> float:
     """Return a lower bound of the seconds of a step of all layouts that grow from a row, under the
     schedule with this number, which must have been written into the row (`set_schedule`). `chain`
-    is the number of the row's chain (pp with a number of micro-batches)."""
+    is the number of the row's chain (pp with a number of micro-batches). The exposed seconds of
+    each part (compute, and traffic that it does not hide) are set first."""
     expose(tables, row)
     workspace = tables.buffers.workspace
     passes = seconds_of(workspace, tables.passes, chain, schedule)
@@ -230,7 +231,7 @@ def evaluate_policies(
     with_pipeline = 1 if row.pp > 1 else 0
     longest = progress.limits.longest[with_pipeline]
     for variant in range(len(policies.variants)):
-        if tables.scratch.quickest[variant] == np.inf:
+        if tables.scratch.quickest[variant] == np.inf:  # `time_policies` left the variant out.
             continue
         for schedule in range(len(policies.schedules)):
             layout_points = points + policies.points[variant]
@@ -307,15 +308,15 @@ def recompute_until_it_fits(
 
 @inlined
 def layer_choices(tables: CompiledTables, row: Row, variant: int, schedule: int) -> tuple[int, int]:
-    """Return (partial, choices) for the number of layers to recompute: how many choices recompute
-    fewer than all layers of a chunk, and how many there are with "all layers" included. They are 0
-    and 1 where the variant leaves no choice."""
+    """Return (partial, choices): of the numbers of layers that may be recomputed, how many are less
+    than all layers of a chunk, and how many there are with "all layers" included. They are 0 and 1
+    where the variant leaves no choice."""
     policies = tables.policies
     if not policies.open_layers[variant]:
         return 0, 1
     chunk = tables.question.facts[0].num_layers // (row.pp * row.virtual_stages)
-    # A number of layers has no meaning for unequal chunks, which have all recomputed or none: all
-    # numbers are 1 or more, so below that limit there is none to choose.
+    # `balanced` chunks may have unequal numbers of layers. Of these, all are recomputed or none,
+    # and a limit of 1 leaves no number to choose.
     limit = 1 if policies.balanced[schedule] else chunk
     partial = int(np.searchsorted(policies.layers, limit))
     return partial, partial + (1 if policies.all_layers else 0)

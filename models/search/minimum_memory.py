@@ -94,13 +94,13 @@ class MinimumMemory:
         return surest_layout(tables, self.should_continue)
 
     def _surest_words(self, surest: Surest | None) -> str:
-        """Return words such as "; it fits with a probability of 43%", and the constraint under
-        which the surest layout is an answer, if there is one. They are empty without a surest
-        layout."""
+        """Return the end of the error's sentence, which has named the most frugal layout, such as
+        "; it fits with a probability of 43%". It is about the surest layout (empty without one),
+        and names the constraint under which that is an answer, if there is such a constraint."""
         if surest is None:
             return ""
-        is_named = self.layout and _differ_in_placement_only(surest.layout, self.layout)
-        which = "it" if is_named else f"the surest, {surest.layout.summary()},"
+        is_most_frugal = self.layout and _differ_in_placement_only(surest.layout, self.layout)
+        which = "it" if is_most_frugal else f"the surest, {surest.layout.summary()},"
         if self.tables.space.constraints.memory_reserve_gib:
             which = f"without constraints.memory_reserve_gib {which}"
         words = f"; {which} fits with a probability of {percent(surest.fit_probability)}"

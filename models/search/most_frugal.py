@@ -86,7 +86,8 @@ def find_most_frugal(
                 partial, choices = layer_choices(tables, row, variant, schedule)
                 if choices == 0:
                     continue
-                # The last choice recomputes most: all layers (written as 0) if that is allowed.
+                # The last choice recomputes most, so it needs least memory. It is all layers
+                # (written as 0) if that is allowed; else it is one of the `partial` first choices.
                 row.recompute_layers = policies.layers[choices - 1] if choices <= partial else 0
                 on_host = set_memory(tables, row)
                 needed = needed_bytes(tables.margin, tables.scratch.memory, on_host, counts_host)

@@ -528,7 +528,7 @@ class SearchTables:
     def bound(self, rows: Array, chain: Array, question: ProblemRecords) -> tuple[Array, Array]:
         """Return lower bounds of the seconds of a step and of the bytes of n rows, each (n,). They
         hold for every layout that grows from a row. `chain` (n,) has the number of each row's chain
-        (pp with a number of micro-batches)."""
+        (pp with a number of micro-batches). `question` is the problem, or one that costs less."""
         seconds, memory = np.empty((2, len(rows)))
         bound_rows(self.compiled._replace(question=question), rows, chain, seconds, memory)
         return seconds, memory

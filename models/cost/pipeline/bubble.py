@@ -79,8 +79,9 @@ class StageTimes(NamedTuple):
 
 
 def scratch_for(tables: StageTables) -> TurningStages:
-    """Return arrays with room for the turning stages of any of these partitions."""
-    # Each stretch end may turn a path, and up to two stages at a distance from it.
+    """Return arrays with room for the stages at which the longest path may turn (change from
+    forwards to backwards or to another stage), for any of these partitions."""
+    # A path may turn where a stretch of equal stages ends, and at two stages at a distance from it.
     most = 3 * tables.stretch_ends.shape[1]
     return TurningStages(np.empty(most, np.int64), np.empty(most, PASSES), np.empty(most, PASSES))
 

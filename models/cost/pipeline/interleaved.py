@@ -41,8 +41,8 @@ def list_turning_stages(
 def interleaved(pp: int, micro_batches: int, group: int, turning: TurningStages) -> float:
     """Return the seconds of a pipeline whose stages have a chunk in each of several rounds. A group
     of `group` micro-batches passes the chunks of one round before those of the next. There must be
-    at least pp micro-batches. The longest path turns at stages in `turning`; the worked-out fields
-    of their StagePasses are overwritten.
+    at least pp micro-batches. The longest path turns at stages in `turning`, of whose records the
+    fields that are not given (`upto` to `ready`) are filled here.
 
     The schedule is 1F1B of chunks. Before a stage alternates forwards and backwards, it does the
     forwards of a group in all rounds but the last, and two more for every stage that follows. It
@@ -61,8 +61,8 @@ def interleaved(pp: int, micro_batches: int, group: int, turning: TurningStages)
 @inlined
 def _last_round_passes_ahead(pp: int, micro_batches: int, stage: int) -> int:
     """Return how many forwards a stage does before it alternates, beyond those of a group in all
-    rounds but the last. They are the group's in the last round, and after these the next group's in
-    the first round."""
+    rounds but the last: two for each later stage, and one. They are the group's in the last round,
+    and after these the next group's in the first round."""
     return min(2 * (pp - 1 - stage) + 1, micro_batches)
 
 
@@ -107,8 +107,9 @@ def _one_group(pp: int, micro_batches: int, turning: TurningStages) -> float:
     for i in range(len(turning.stage)):
         f = turning.forward[i]
         b = turning.backward[i]
+        # Of the last round's forwards, those that the stage does before it alternates. Where these
+        # are all, the stage does all forwards first and never alternates.
         late = _last_round_passes_ahead(pp, micro_batches, turning.stage[i])
-        # A stage that has forwards left after the first ones alternates; others do them all first.
         if micro_batches > late:
             work = micro_batches * (f.per_micro_batch + b.per_micro_batch)
             ahead = _rounds_ahead(f, micro_batches, late) + _rounds_ahead(b, micro_batches, late)
@@ -165,7 +166,8 @@ def _detour_to_head(
     """Return the seconds by which a path gets longer when it leaves a stage for the last stage,
     which has the head, in the last round. `f` and `b` are the forwards and backwards of the stage,
     and `f_end` and `b_end` those of the last one. All of a group's passes in that round but one of
-    each kind then run there, and each stage on the way there and back adds a pass."""
+    each kind then run there, and each stage on the way there and back adds a pass (`upto` sums the
+    passes of all stages up to one)."""
     more = f_end.last + b_end.last - f.last - b.last
     on_the_way = f_end.upto + b_end.upto - f.upto - b.upto
     return (group - 1) * more + on_the_way
@@ -185,7 +187,7 @@ def _detour_round_pipeline(group: int, turning: TurningStages) -> float:
         b = turning.backward[early_stage]
         early = group * (f.first + b.first) + f.upto + b.upto - f.last - b.last
         for i in range(len(stage)):
-            beyond = stage[i] - stage[early_stage]
+            beyond = stage[i] - stage[early_stage]  # stages from the early one to stage i
             # The way there and back, two passes a stage, must take at least a group's passes.
             if 2 * beyond >= group:
                 f = turning.forward[i]
