@@ -405,8 +405,8 @@ def tree(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
     """Return the seconds of one message down a tree over a group. Hops grow with the logarithm of
     the number of domains, and of the members within a domain; within small domains the tree is a
     chain, whose hops grow with its members."""
-    members, domains = spread(dims, g, group)
-    fast_hops = min(members - 1, TREE_HOPS_INSIDE * doublings(members))
+    members_per_domain, domains = spread(dims, g, group)
+    fast_hops = min(members_per_domain - 1, TREE_HOPS_INSIDE * doublings(members_per_domain))
     if f.is_torus:
         fast_hops = ring_hops(dims, g, group)
     return fast_hops * c.scaleup_hop_s + TREE_HOPS * doublings(domains) * c.scaleout_hop_s

@@ -361,7 +361,7 @@ def dense_products(
     # Backward does not need the layer's last output, so that some stacks do not compute it again.
     skipped = down.forward if layer.skips_last_product else 0.0
     repeated_down = down.forward - skipped
-    if piece_bits >> DENSE_HALF & 1:
+    if piece_bits >> DENSE_HALF & 1:  # Some policy repeats it; else the piece stays 0.
         pieces[DENSE_HALF] = every_second_product(f, layer, shard, c, repeated_down)
     pieces[LAST_PRODUCT] = skipped
     pieces[DENSE] = up.forward + repeated_down - pieces[DENSE_HALF]
@@ -390,7 +390,7 @@ def every_second_product(
 def expert_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
     """Return the time of a device's routed experts as grouped products, each over an equal share of
     the tokens, times the load of the busiest device over the mean (`skew`)."""
-    # The search bounds layouts before ep and etp are decided; num_experts is then 0.
+    # To bound layouts whose ep and etp are not decided yet, the search sets num_experts to 0.
     if layer.num_experts == 0:
         return least_expert_products(f, layer, shard, c)
     local_experts = layer.num_experts / shard.ep
@@ -547,7 +547,8 @@ def converted_bytes(f: Facts, layer: LayerFacts, shard: Shard) -> float:
 
 @compiled
 def gathered_bytes(f: Facts, shard: Shard) -> float:
-    """Return the bytes moved to quantise the inputs of a block for one element of each token.
+    """Return the bytes moved to cast the input of a block to the GEMM format (and to gather it
+    under sequence parallelism), for each element of the hidden size.
 
     Without sequence parallelism nothing is gathered, and the kernel that writes the input casts it.
     """

@@ -82,6 +82,7 @@ def grouped(f: Facts, c: CoefficientRecord, m: float, k: float, n: float, groups
     rate = f.gemm_flops * gemm_efficiency(f, c) * row_share(f, c, k, n, f.gemm_bytes)
     if groups > 1:
         rate *= c.grouped_gemm
+    # In this order: forward, the gradient of the input (m x k), and that of the weights (k x n).
     return Passes(
         product(f=f, c=c, m=m, k=k, n=n, groups=groups, rate=rate, element_bytes=f.gemm_bytes),
         product(f=f, c=c, m=m, k=n, n=k, groups=groups, rate=rate, element_bytes=f.gemm_bytes),

@@ -124,7 +124,8 @@ def least_cost(least: LeastLinks, filling: int, collective: int, degree: int) ->
     if degree == 1:
         return Cost(0.0, 0.0)
     i = np.searchsorted(least.degrees, degree)
-    costs = least.costs[least.filling[filling], collective, i, len(least.degrees)]
+    any_distance = len(least.degrees)  # the column after those of each distance
+    costs = least.costs[least.filling[filling], collective, i, any_distance]
     return Cost(costs[0], costs[1])
 
 

@@ -168,10 +168,10 @@ def network_activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array
         routed = routed_tokens(layer, shard)
         width = routed * layer.expert_width / shard.etp
         pieces[GROUPED] = width * hidden * (layer.expert_matrices - 1)
-        # Tokens that came from other devices are not there again when the products alone are
-        # repeated.
-        tokens = GROUPED if shard.ep == 1 else EXPERTS
-        pieces[tokens] += routed * f.gemm_bytes * layer.expert_input
+        # The experts' input tokens are dropped with the products if these can be repeated alone.
+        # Tokens from other devices (ep > 1) come again only if the exchange is repeated too.
+        piece_of_tokens = GROUPED if shard.ep == 1 else EXPERTS
+        pieces[piece_of_tokens] += routed * f.gemm_bytes * layer.expert_input
         pieces[EXPERT_ACT] = width * f.gemm_bytes
 
 

@@ -63,8 +63,8 @@ class MemoryUncertainty:
 
     def margin(self, cluster: Cluster, capacity: float) -> Margin:
         """Return the margin against which layouts are tested on this cluster, so that they fit with
-        `probability`. No layout may be predicted to need more than `capacity` bytes on a device.
-        """
+        `probability`. In addition, the prediction itself may not exceed `capacity` bytes of a
+        device, such as what the caller's memory reserve leaves of it."""
         return Margin(
             capacity=capacity,
             usable=cluster.usable_bytes,

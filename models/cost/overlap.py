@@ -245,9 +245,9 @@ def expose_layer(
 @inlined
 def waiting_for_hooks(part: Part, row: Row, host: Pair, passes: Pair, launches: float) -> Pair:
     """Return the seconds, in forward and backward, by which the host takes longer than `passes`
-    where ZeRO 3 gathers single matrices of experts. `host` is the time of its launches, and
-    `launches` how many times as many backward has as forward. The gathers add `part.hooks` to that
-    time in forward, and `launches` times as much in backward."""
+    where ZeRO 3 gathers single matrices of experts, each from a hook in Python. `host` is the time
+    of its launches, and `launches` how many times as many backward has as forward. The hooks add
+    `part.hooks` to that time in forward, and `launches` times as much in backward."""
     if row.zero_stage != 3 or part.hooks == 0.0:
         return Pair(0.0, 0.0)
     return Pair(
@@ -369,10 +369,10 @@ def expose_data(
     exposed_late = exposed_traffic(f, c, late, backward)
     hidden = early + late - exposed_early - exposed_late
     return DataExposed(
-        before + stuck + exposed_early,
-        both + exposed_early + exposed_late,
-        forward + backward - hidden,
-        forward - (early - exposed_early),
+        forward=before + stuck + exposed_early,
+        both=both + exposed_early + exposed_late,
+        free=forward + backward - hidden,
+        free_forward=forward - (early - exposed_early),
     )
 
 
@@ -403,5 +403,6 @@ def waiting_for_slow_node(f: Facts, c: CoefficientRecord, row: Row, micro_batche
     wait once."""
     if not f.fills_fabric:
         return 0.0
+    # A stage of a pipeline has one neighbour with pp 2, and two otherwise.
     neighbours = row.virtual_stages * min(max(row.pp - 1, 1), 2)
     return 2 * (micro_batches * neighbours + row.pp - 1) * c.slow_node_s

@@ -105,16 +105,16 @@ def predict_rows(
     for each layout. Under one, what depends on the shard, mesh or policies alone is reused where
     the previous layout has the same. Sorted rows (models.cost.rows.fill_keys) are therefore
     faster."""
-    # With a record for each layout, no result of the previous layout can be reused.
-    drawn = len(coefficients) > 1
+    # Under coefficients of its own, no layout can reuse a result of the previous one.
+    own_coefficients = len(coefficients) > 1
     reset(buffers)
     before = buffers.shard[0]
     for i in range(len(rows)):
         row = rows[i]
-        c = coefficients[i if drawn else 0]
-        if drawn:
+        c = coefficients[i if own_coefficients else 0]
+        if own_coefficients:
             reset(buffers)
-        new_mesh = buffers.shard[0].micro_batch == 0
+        new_mesh = buffers.shard[0].micro_batch == 0  # `reset` leaves a 0 here
         new_mesh = new_mesh or not (same_shard(row, before) and same_mesh(row, before))
         if new_mesh:
             set_mesh(question, row, c, least, buffers)

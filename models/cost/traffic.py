@@ -157,7 +157,7 @@ def tensor_traffic(facts: Facts, layer: LayerFacts, row: Row, shard: Shard, link
 def add_encoder_traffic(images: Images, row: Row, links: Links, part: Part) -> None:
     """Set the tensor-parallel traffic of the embedding to the encoder's: an all-reduce behind every
     block that tensor parallelism cuts. Add to its data-parallel traffic the latency of a gather and
-    of a reduction for each layer of the encoder."""
+    of a reduction for each layer of the encoder, whose bytes count with the embedding's."""
     facts = images.facts[0]
     encoder = images.encoder[0]
     shard = encoder_shard(images, row)

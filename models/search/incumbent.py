@@ -29,6 +29,7 @@ _RANKED = 64
 def limits_for(goal: Goal, fixed: Array | None) -> Limits:
     """Return the limits of a search before it has found anything. If `fixed` (2,) is given, it has
     the most seconds of layouts without and with a pipeline, and the limits never get tighter."""
+    # The ranking has `top` different times, each of which several meshes may share.
     capacity = _RANKED * goal.top
     limits = Limits(
         tolerance=float(goal.tolerance),

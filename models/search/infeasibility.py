@@ -93,13 +93,13 @@ def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
 
 def rule_to_blame(problem: Problem) -> tuple[str, str]:
     """Return the name of the rule that keeps all chips from being used, whatever the constraints,
-    and a sentence about it: the first rule that the nearest layout breaks. The batch is blamed, and
-    not the number of layers, where no degrees that are legal otherwise leave a dp that divides the
-    batch."""
+    and a sentence about it: the first rule that the nearest layout breaks. If that is about batch
+    or layers, the batch is blamed where some legal tp, cp and pp leave a dp that does not divide
+    it."""
     obstacle = _nearest_obstacle(problem, {})
     if obstacle.rule not in ("batch_divides", "layers_divide"):
         return obstacle.rule, obstacle.sentence
-    # The batch is not to blame where every legal tp, cp and pp leaves a dp that divides the batch.
+    # `rejected` counts, by rule, the tp, cp and pp that are refused.
     _, rejected = Space(problem, Constraints()).trunks
     if not rejected["batch_divides"]:
         return obstacle.rule, obstacle.sentence

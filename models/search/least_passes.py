@@ -303,8 +303,9 @@ def _insert_decisive(least: LeastPasses, chain: int, schedule: int) -> None:
 def _takes_no_more(least: LeastPasses, chain: int, schedule: int, other: int) -> bool:
     """Say whether a schedule takes no longer than another, however long the parts take. `chain`,
     `schedule` and `other` are numbers."""
-    # Weight gradients may be any share of a part's seconds. If they are all of them, only passes
-    # with weight gradients take time; if none, passes without take as long. Time is linear between.
+    # A part's time is linear in the share of it that weight gradients take, so both ends of this
+    # share are tested. At 1 only passes with weight gradients take time; at 0 both kinds take as
+    # long as each other.
     for part in range(least.with_wgrad.shape[2]):
         saved = least.with_wgrad[chain, other, part] - least.with_wgrad[chain, schedule, part]
         without_wgrad = least.without_wgrad[chain, schedule, part]

@@ -90,6 +90,7 @@ def set_longest(limits: Limits) -> None:
     """Write `limits.longest` (2, points): the seconds within which layouts must be. A layout is in
     the answer if it is among the fastest, or if it is within the tolerance and faster than all that
     are as simple."""
+    # `_BELOW` makes "at most this long" mean "shorter than".
     within, most = slowest_tolerated(limits), min(limits.faster_than * _BELOW, _LONGEST)
     for side in range(2):
         fast = slowest_of_fastest(limits, side)

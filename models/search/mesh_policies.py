@@ -209,6 +209,7 @@ def is_promising(
         if tables.scratch.quickest[variant] > limit:
             continue
         set_variant(tables.policies, row, variant)
+        # The fewest recomputed layers with which the variant may fit are the fastest.
         row.recompute_layers = tables.scratch.fewest[variant]
         seconds = bound_schedules(tables, chain, row)
         if seconds <= limit:

@@ -344,7 +344,11 @@ class SearchTables:
         row = np.full(ANY_FILLING + 1, len(fillings))
         row[fillings] = np.arange(len(fillings))
         least = LeastLinks(
-            degrees.astype(np.int64), costs, row, cluster.scale_up_domain, self._slows_outwards
+            degrees=degrees.astype(np.int64),
+            costs=costs,
+            filling=row,
+            domain=cluster.scale_up_domain,
+            joins_axes=self._slows_outwards,
         )
         coefficients, groups = self.coefficient_records[0], self.buffers.groups
         fill_least(question, fillings, cluster.num_devices, coefficients, groups, least)

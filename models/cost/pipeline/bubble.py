@@ -129,8 +129,8 @@ def holds_equal_micro_batches(schedule: int) -> bool:
 
 @inlined
 def ends_together(schedule: int) -> bool:
-    """Say whether no stage begins what comes once a step, such as the reduction of gradients,
-    before all stages have done their passes."""
+    """Say whether all stages wait for the last one to finish its passes before they begin what
+    comes once a step, such as the reduction of gradients."""
     return schedule not in (ZERO_BUBBLE_V, DUALPIPE)
 
 

@@ -133,7 +133,7 @@ def _several_groups(pp: int, micro_batches: int, group: int, turning: TurningSta
     """
     longest = 0.0
     groups = micro_batches / group
-    around = _detour_round_pipeline(group, turning)
+    round_pipeline = _detour_round_pipeline(group, turning)
     for i in range(len(turning.stage)):
         f = turning.forward[i]
         b = turning.backward[i]
@@ -148,7 +148,8 @@ def _several_groups(pp: int, micro_batches: int, group: int, turning: TurningSta
             early = head - away * f.first
             between = head - away * (f.first + b.first)
             later = min(groups - 1, 1.0) * (head - away * b.first)
-        between = max(between, around - group * (f.per_micro_batch + b.per_micro_batch), 0.0)
+        staying = group * (f.per_micro_batch + b.per_micro_batch)
+        between = max(between, round_pipeline - staying, 0.0)
         path = (
             max(f.ready, f.before + ahead + early)
             + (micro_batches * (f.per_micro_batch + b.per_micro_batch) - ahead - behind)

@@ -200,6 +200,7 @@ def _minimise_largest_chunk(
     largest = max(mean, last_layer, first_layer)
     for layer in range(end):
         largest = max(largest, layers.costs[layers.kind[layer]])
+    # Chunks are filled from the last: while the first begins after layer 0, layers are left over.
     begin[0] = end
     while begin[0] > 0:
         largest = _fill_from_last_chunk(layers, chunks, end, head, largest, begin)

@@ -152,6 +152,7 @@ def set_ready(passes: Array, others: Array) -> None:
     """Set the field `ready` of the records `passes`: the time when a stage and all later ones have
     done the passes that precede their alternation, and the first pass of the other kind has come
     back to the stage from each of them. `others` are the records of that other kind."""
+    # The way from a later stage j back to stage i takes others[j].upto - others[i].upto.
     latest = 0.0
     for i in range(len(passes) - 1, -1, -1):
         latest = max(latest, passes[i].done + others[i].upto)
@@ -205,6 +206,7 @@ def _alternations(pp: int, micro_batches: int, stage: int) -> int:
 def _set_arrivals(pp: int, micro_batches: int, turning: TurningStages) -> None:
     """Set the field `arrived` of the forwards in `turning`, under ZB-H1: the time when the last
     forward of the slowest earlier stage has come down to a stage."""
+    # The way from an earlier stage j down to stage i takes upto of i less upto of j.
     latest = -np.inf
     for i in range(len(turning.stage)):
         f = turning.forward[i]

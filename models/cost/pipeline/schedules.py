@@ -161,9 +161,9 @@ class _DualPipe:
         self.stage = stage
         self.half = pp // 2
         self.from_end = min(stage, pp - 1 - stage)
-        self.mirrored = stage >= self.half
+        self.mirrored = stage >= self.half  # The nearer end is the last stage's.
         self.done = {(kind, way): 0 for kind in "FB" for way in (0, 1)}
-        self.apart: list[Operation] = []
+        self.apart: list[Operation] = []  # weight gradients that run apart from input gradients
         self.blocks: list[Block] = []
 
     def order(self) -> list[Block]:

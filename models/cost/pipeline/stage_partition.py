@@ -31,8 +31,8 @@ from models.spec.problem import Problem
 def partitions(problem: Problem, layouts: Layouts) -> tuple[StageTables, Array]:
     """Return the distinct partitions that layouts have, and for each layout the row of its
     partition, (layouts,)."""
-    _, tables, code = splits(problem, layouts)
-    return tables, code
+    _, tables, partition_of_layout = splits(problem, layouts)
+    return tables, partition_of_layout
 
 
 def splits(problem: Problem, layouts: Layouts) -> tuple[Array, StageTables, Array]:
@@ -67,8 +67,8 @@ def _distinct_shapes(layouts: Layouts) -> tuple[Layouts, Array]:
     columns = [layouts.pp, layouts.virtual_stages, layouts.schedule, layouts.balanced]
     if layouts.states_layers.any():
         columns.append(np.unique(layouts.layers_per_chunk, return_inverse=True)[1].ravel())
-    first, code = distinct(*columns)
-    return layouts.take(first), code
+    first, shape_of_layout = distinct(*columns)
+    return layouts.take(first), shape_of_layout
 
 
 def partition(layers: Layers, shapes: Layouts) -> tuple[Array, StageTables]:
