@@ -89,7 +89,7 @@ class Links(NamedTuple):
 
 
 @compiled
-def time(cost: Cost, size: float) -> float:
+def collective_seconds(cost: Cost, size: float) -> float:
     """Return the seconds of a collective of `size` bytes."""
     return size * cost.byte_s + cost.latency_s
 
@@ -392,7 +392,7 @@ def ring(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
     where here they add up. It has no tree for gathers and scatters. The rings of a torus run at the
     same time, both ways round.
     """
-    members_per_domain, domains = spread(dims, g, group)
+    members_per_domain, domains = members_and_domains(dims, g, group)
     if f.is_torus:
         return ring_hops(dims, g, group) * c.scaleup_hop_s + (domains - 1) * c.scaleout_hop_s
     step = c.ring_step_s if domains > 1 else 0.0
@@ -405,7 +405,7 @@ def tree(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
     """Return the seconds of one message down a tree over a group. Hops grow with the logarithm of
     the number of domains, and of the members within a domain; within small domains the tree is a
     chain, whose hops grow with its members."""
-    members_per_domain, domains = spread(dims, g, group)
+    members_per_domain, domains = members_and_domains(dims, g, group)
     fast_hops = min(members_per_domain - 1, TREE_HOPS_INSIDE * doublings(members_per_domain))
     if f.is_torus:
         fast_hops = ring_hops(dims, g, group)
@@ -426,7 +426,7 @@ def ring_hops(dims: Array, g: Groups, group: int) -> float:
 
 
 @compiled
-def spread(dims: Array, g: Groups, group: int) -> tuple[float, float]:
+def members_and_domains(dims: Array, g: Groups, group: int) -> tuple[float, float]:
     """Return how a group is spread: the number of its members within each scale-up domain, and the
     number of domains."""
     members_per_domain = domains = 1.0

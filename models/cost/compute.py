@@ -431,21 +431,22 @@ def skew(f: Facts, layer: LayerFacts, c: CoefficientRecord, ep: float) -> float:
         return f.capacity_factor
     if not f.natural_routing:
         return 1.0
-    return 1 + c.imbalance * busiest(layer.num_experts, ep)
+    return 1 + c.imbalance * busiest_deviations(layer.num_experts, ep)
 
 
 @compiled
-def busiest(num_experts: float, ep: float) -> float:
+def busiest_deviations(num_experts: float, ep: float) -> float:
     """Return how far the share of tokens of the busiest of ep devices is expected to lie above the
     mean, in standard deviations of one expert's share. A device's share is the mean over its E/ep
     experts, whose shares are taken to be normal and independent."""
-    return largest_of(ep) * math.sqrt(ep / num_experts)
+    return expected_maximum(ep) * math.sqrt(ep / num_experts)
 
 
 @compiled
-def largest_of(count: float) -> float:
+def expected_maximum(count: float) -> float:
     """Return the expected largest of `count` normal values, in standard deviations above their
-    mean. It is interpolated between powers of two, and stays the same above 2^14 values."""
+    mean, since a step waits for the rank with most work. It is interpolated between powers of two,
+    and stays the same above 2^14 values."""
     doublings = min(math.log2(count), len(_LARGEST) - 1.0)
     below = min(int(doublings), len(_LARGEST) - 2)
     part = doublings - below
@@ -460,7 +461,7 @@ def implied_imbalance(problem: Problem, ep: int, measured: float) -> float | Non
     moe = next((kind.moe for kind in problem.architecture.kinds if kind.moe), None)
     if moe is None or ep == 1 or problem.workload.routing != "natural":
         return None
-    return measured / busiest(float(moe.num_experts), float(ep))
+    return measured / busiest_deviations(float(moe.num_experts), float(ep))
 
 
 # -- memory-bound work

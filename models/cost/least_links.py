@@ -91,19 +91,21 @@ def fill_least(
             for filling in fillings:
                 # The rows TP and EP of `groups` stand for an axis of any name here.
                 set_group(order, filling, stride, degree, groups, TP)
-                lower(least, filling, GATHER, i, j, gather(facts, dims, coefficients, groups, TP))
-                lower(least, filling, REDUCE, i, j, reduce(facts, dims, coefficients, groups, TP))
-                lower(least, filling, SEND, i, j, send(dims, coefficients, groups, TP))
-                context = context_exchange(facts, dims, coefficients, groups, TP)
-                lower(least, filling, CONTEXT, i, j, context)
+                cost = gather(facts, dims, coefficients, groups, TP)
+                keep_least(least, filling, GATHER, i, j, cost)
+                cost = reduce(facts, dims, coefficients, groups, TP)
+                keep_least(least, filling, REDUCE, i, j, cost)
+                keep_least(least, filling, SEND, i, j, send(dims, coefficients, groups, TP))
+                cost = context_exchange(facts, dims, coefficients, groups, TP)
+                keep_least(least, filling, CONTEXT, i, j, cost)
                 set_group(order, filling, stride, degree, groups, EP)
                 for kind in range(facts.kinds):
                     cost = dispatch_cost(facts, question.layers[kind], dims, coefficients, groups)
-                    lower(least, filling, DISPATCH + kind, i, j, cost)
+                    keep_least(least, filling, DISPATCH + kind, i, j, cost)
 
 
 @compiled
-def lower(
+def keep_least(
     least: LeastLinks, filling: int, collective: int, degree: int, stride: int, cost: Cost
 ) -> None:
     """Lower four entries of `least.costs` for a collective to this cost, where it is less: those of

@@ -117,10 +117,10 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     if f.low_precision_activations and f.gemm_bytes < element:
         attended *= E5M6_BYTES / element
     values = inner * (attended + 2 * layer.gate + layer.recurrence_kept)
-    # The streams between the blocks are kept with the piece of the output projection, which gives
-    # them, unless what tensor parallelism scattered of them is saved whatever is recomputed. Kept
-    # besides are the input of each block where there are several streams, the inputs of
-    # norms after blocks, and the outputs of mixers.
+    # The residual streams between blocks come from the output projection. They are dropped with
+    # that piece, unless the stack saves what tensor parallelism scattered, whatever is recomputed.
+    # Always kept are the input of each block where there are several streams, the inputs of norms
+    # after blocks, and the outputs of mixers.
     streams = f.residual_streams
     between = stream * streams * (layer.blocks - 1) * element
     read = (layer.blocks if streams > 1 else 0.0) + max(layer.num_norms - 2, 0.0)

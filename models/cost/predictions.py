@@ -19,7 +19,7 @@ from models.cost.facts import ProblemRecords, coefficient_records
 from models.cost.fit import NO_SPREAD, Margin, fits
 from models.cost.least_links import NO_LINKS
 from models.cost.memory_terms import MEMORY
-from models.cost.pipeline.stage_partition import splits
+from models.cost.pipeline.stage_partition import split_over_stages
 from models.cost.problem_records import policy_numbers, question
 from models.cost.rows import ROW, StageTables, fill_keys, rows_of, take_rows
 from models.cost.stages import buffers_for
@@ -63,7 +63,7 @@ class LayoutRows(NamedTuple):
     def of(cls, problem: Problem, layouts: Layouts) -> LayoutRows:
         """Return the rows of legal layouts, with the problem's records for the recompute policies
         that occur in them."""
-        begin, tables, partition_numbers = splits(problem, layouts)
+        begin, tables, partition_numbers = split_over_stages(problem, layouts)
         policies = policy_numbers(layouts.recompute)
         records = rows_of(layouts, policies, partition_numbers)
         return cls(question(problem, policies), records, policies, tables, begin)
@@ -171,7 +171,7 @@ class Predictions(StepCosts):
             capacity=cluster.usable_bytes - reserve_bytes,
             usable=cluster.usable_bytes,
             host=cluster.host_bytes,
-            deviations=0.0,
+            deviations=0.0,  # No safety factor: the prediction itself has to fit.
             spread=NO_SPREAD,
         )
         return fits(margin, self.memory_terms, self.host_bytes)

@@ -131,7 +131,7 @@ def predict_rows(
 @inlined
 def same_mesh(one: Row, other: Row) -> bool:
     """Say whether two layouts have equal pp and data-parallel degrees and equal placements. With
-    equal shards they then have one mesh."""
+    equal shards they then have one mesh, whose costs are reused."""
     return (
         one.pp == other.pp
         and one.dp_shard == other.dp_shard

@@ -247,7 +247,7 @@ class _Search:
         A bound is over the policies that may fit with an even chance. A later search that asks for
         less certainty can therefore go on with these meshes.
         """
-        meshes = self.tables.meshes(trunk, pair)
+        meshes = self.tables.meshes_of_cores(trunk, pair)
         bound_meshes(self.tables.at_even_chance.compiled, meshes)
         with_pipeline = meshes.rows["pp"] > 1
         promising = self._promising_positions(meshes.bound, with_pipeline, meshes.points)
@@ -270,7 +270,7 @@ class _Search:
         count = int(self.counts[0]["found"])
         self.counts[0]["found"] = 0
         rows, variant, schedule, seconds, points = (values[:count].copy() for values in self.found)
-        self.incumbent.keep(self.tables.layouts(rows, schedule, variant), seconds, points)
+        self.incumbent.keep(self.tables.layouts_of(rows, schedule, variant), seconds, points)
 
     # -- what is left out
 

@@ -93,13 +93,13 @@ def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
 
 def rule_to_blame(problem: Problem) -> tuple[str, str]:
     """Return the name of the rule that keeps all chips from being used, whatever the constraints,
-    and a sentence about it: the first rule that the nearest layout breaks. If that is about batch
-    or layers, the batch is blamed where some legal tp, cp and pp leave a dp that does not divide
-    it."""
+    and a sentence about it: the first rule that the nearest layout breaks. If that is about the
+    batch or the layers, the batch is blamed where it alone refuses some tp, cp and pp: no dp that
+    they leave divides it."""
     obstacle = _nearest_obstacle(problem, {})
     if obstacle.rule not in ("batch_divides", "layers_divide"):
         return obstacle.rule, obstacle.sentence
-    # `rejected` counts, by rule, the tp, cp and pp that are refused.
+    # `rejected` counts by the first rule that refuses, and the batch is tested after the degrees.
     _, rejected = Space(problem, Constraints()).trunks
     if not rejected["batch_divides"]:
         return obstacle.rule, obstacle.sentence

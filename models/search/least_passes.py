@@ -16,7 +16,7 @@ import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
-from models.cost.pipeline.bubble import ends_together, in_flight, weighed
+from models.cost.pipeline.bubble import ends_together, in_flight, weighted_sum
 from models.cost.rows import Row, StageTables
 from models.cost.stages import Workspace
 from models.spec.layout import AFAB, DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE
@@ -73,7 +73,9 @@ def least_passes(
 
 
 @inlined
-def seconds_of(workspace: Workspace, least: LeastPasses, chain: int, schedule: int) -> float:
+def least_seconds_under(
+    workspace: Workspace, least: LeastPasses, chain: int, schedule: int
+) -> float:
     """Return a lower bound of the seconds that all passes of a step take under one schedule.
     `chain` (pp with a number of micro-batches) and `schedule` are numbers. The workspace must hold
     the exposed seconds of the parts."""
@@ -93,7 +95,8 @@ def least_seconds(workspace: Workspace, least: LeastPasses, chain: int) -> float
     hold the exposed seconds of the parts."""
     seconds = np.inf
     for i in range(least.decisive_count[chain]):
-        seconds = min(seconds, seconds_of(workspace, least, chain, least.decisive[chain, i]))
+        schedule = least.decisive[chain, i]
+        seconds = min(seconds, least_seconds_under(workspace, least, chain, schedule))
     return seconds
 
 
@@ -171,14 +174,15 @@ def _set_path(
         return
     _add(_on_mean_stage(row.schedule, pp, m), whole, with_wgrad)
     # FLOPs stand for seconds: how long the parts take is not known yet.
-    longest = weighed(with_wgrad, flops)
+    longest = weighted_sum(with_wgrad, flops)
     for stage in range(pp):
         own = tables.amounts[partition, kind[stage]]
         for path in range(2):
             # How often the path takes the whole model, the stages before, and this stage.
             of_whole, of_before, of_own = _path(row.schedule, pp, m, stage, path)
-            seconds = of_whole * weighed(whole, flops) + of_before * weighed(before, flops)
-            seconds += of_own * weighed(own, flops)
+            seconds = of_whole * weighted_sum(whole, flops)
+            seconds += of_before * weighted_sum(before, flops)
+            seconds += of_own * weighted_sum(own, flops)
             if seconds > longest:
                 longest = seconds
                 with_wgrad[:] = 0.0
@@ -192,8 +196,9 @@ def _set_path(
     # micro-batches come after the path's end.
     if pp > 1 and row.schedule == ZERO_BUBBLE:
         own, postponed = tables.amounts[partition, kind[pp - 1]], min(m, pp) - 1
-        seconds = _WITHOUT_WEIGHTS * (weighed(whole, flops) + postponed * weighed(own, flops))
-        if seconds + (m - 1 - postponed) * weighed(own, flops) > longest:
+        own_flops = weighted_sum(own, flops)
+        seconds = _WITHOUT_WEIGHTS * (weighted_sum(whole, flops) + postponed * own_flops)
+        if seconds + (m - 1 - postponed) * own_flops > longest:
             with_wgrad[:] = 0.0
             _add(m - 1 - postponed, own, with_wgrad)
             _add(1.0, whole, without_wgrad)

@@ -18,7 +18,7 @@ from models.compilation.compiled import compiled, inlined
 from models.cost.fit import fits_memory
 from models.cost.memory_terms import write_memory_terms
 from models.cost.rows import Row
-from models.cost.stages import expose_parts, fill_stages, reset, set_kept
+from models.cost.stages import expose_parts, fill_stages, reset, set_regime_and_kept
 from models.cost.step import same_regime, set_mesh
 from models.cost.time_terms import write_time_terms
 from models.search.compiled_tables import (
@@ -28,7 +28,7 @@ from models.search.compiled_tables import (
     Progress,
     SearchCounts,
 )
-from models.search.least_passes import least_seconds, seconds_of
+from models.search.least_passes import least_seconds, least_seconds_under
 from models.search.limits import consider
 from models.search.partial_sums import least_memory, least_step
 
@@ -92,7 +92,7 @@ def bound_memory(tables: CompiledTables, chain: int, row: Row) -> float:
     number of micro-batches)."""
     facts = tables.question.facts[0]
     workspace = tables.buffers.workspace
-    set_kept(facts, tables.question.policies, row, workspace)
+    set_regime_and_kept(facts, tables.question.policies, row, workspace)
     return least_memory(facts, row, tables.coefficients[0], workspace, tables.passes.kept[chain])
 
 
@@ -115,7 +115,7 @@ def bound_schedule(tables: CompiledTables, chain: int, schedule: int, row: Row) 
     each part (compute, and traffic that it does not hide) are set first."""
     expose(tables, row)
     workspace = tables.buffers.workspace
-    passes = seconds_of(workspace, tables.passes, chain, schedule)
+    passes = least_seconds_under(workspace, tables.passes, chain, schedule)
     return least_step(tables.question.facts[0], row, tables.coefficients[0], workspace, passes)
 
 
@@ -347,7 +347,7 @@ def set_memory(tables: CompiledTables, row: Row) -> float:
     host."""
     question = tables.question
     buffers = tables.buffers
-    set_kept(question.facts[0], question.policies, row, buffers.workspace)
+    set_regime_and_kept(question.facts[0], question.policies, row, buffers.workspace)
     fill_stages(question, row, tables.stages, buffers.workspace, buffers.stages)
     _, on_host = write_memory_terms(
         question, row, tables.coefficients[0], tables.stages, buffers, tables.scratch.memory

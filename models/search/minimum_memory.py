@@ -130,11 +130,11 @@ class MinimumMemory:
             if not self.should_continue():
                 self.is_complete = False
                 return
-            meshes = tables.meshes(cores.trunk[block], cores.pair[block])
+            meshes = tables.meshes_of_cores(cores.trunk[block], cores.pair[block])
             find_most_frugal(tables.compiled, meshes, self.counts_host, frugal)
             self.beyond_host, self.least = bool(frugal.beyond_host[0]), float(frugal.needed[0])
             if self.least < np.inf:
-                self.layout = tables.layouts(frugal.row, frugal.schedule, frugal.variant)[0]
+                self.layout = tables.layouts_of(frugal.row, frugal.schedule, frugal.variant)[0]
 
 
 def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Surest | None:

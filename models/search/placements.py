@@ -95,9 +95,9 @@ def is_among(links: Array, last: int) -> bool:
 
 @inlined
 def closes_rings(order: DeviceOrder, row: Row, groups: Groups) -> bool:
-    """Say whether every axis covers whole lines of a torus or divides one
-    (models.layouts.placement_rules.fits_torus), so that its rings close. The degrees and distances
-    of the axes are written into `groups`."""
+    """Say whether every axis covers whole lines of a torus or divides one, so that its rings close.
+    Only such placements are legal (models.layouts.placement_rules.fits_torus). The degrees and
+    distances of the axes are written into `groups`."""
     set_axes(row, groups.degree, groups.distance)
     domains = order.domains[row.filling]
     for axis in (TP, CP, DP_SHARD, DP_REPLICATE, PP, EP):

@@ -254,10 +254,10 @@ def _set_turning_stages(
         if row.schedule == INTERLEAVED:
             first = tables.first[partition, kind]
             last = tables.last[partition, kind]
-            f.first = weighed(first, times.part_forward)
-            f.last = weighed(last, times.part_forward)
-            b.first = weighed(first, times.part_both) - f.first
-            b.last = weighed(last, times.part_both) - f.last
+            f.first = weighted_sum(first, times.part_forward)
+            f.last = weighted_sum(last, times.part_forward)
+            b.first = weighted_sum(first, times.part_both) - f.first
+            b.last = weighted_sum(last, times.part_both) - f.last
     return count
 
 
@@ -272,7 +272,7 @@ def _interleaved(
     staying = interleaved.interleaved(row.pp, micro_batches, group, turning)
     # The first group's forwards and the last group's backwards run without alternation. Where
     # rounds do not differ, the tables have no second path and this sum is 0.
-    ahead = weighed(tables.path_ahead[row.partition], times.part_both)
+    ahead = weighted_sum(tables.path_ahead[row.partition], times.part_both)
     if ahead == 0:
         return staying
     # The path also waits for the first round to come down the stages: typically half of that time,
@@ -305,7 +305,7 @@ def _steady(row: Row, group: int, tables: StageTables, times: StageTimes) -> flo
 
 
 @inlined
-def weighed(amounts: Array, seconds: Array) -> float:
+def weighted_sum(amounts: Array, seconds: Array) -> float:
     """Return the sum of amount · seconds over parts of the model. Both arrays are (parts,)."""
     total = 0.0
     for part in range(len(seconds)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from models.columns import Array
 from models.compilation.compiled import inlined
-from models.cost.pipeline.makespan import StagePasses, TurningStages, insert, set_ready
+from models.cost.pipeline.makespan import StagePasses, TurningStages, insert_ascending, set_ready
 
 _EARLY_STAGES = 3
 """The number of turning stages, from the first, to which a path may go on from the last stage
@@ -27,13 +27,13 @@ def list_turning_stages(
     micro-batches. `group` is the size of a group."""
     count = 0
     for stretch_end in stretch_ends:
-        count = insert(stage, count, stretch_end)
+        count = insert_ascending(stage, count, stretch_end)
     # With one group, only stages after `turn` alternate forwards and backwards; earlier ones do all
     # forwards first. The path may turn on either side of this change.
     if micro_batches <= group:
         turn = max(pp - 1 - micro_batches // 2, 0)
-        count = insert(stage, count, turn)
-        count = insert(stage, count, min(turn + 1, pp - 1))
+        count = insert_ascending(stage, count, turn)
+        count = insert_ascending(stage, count, min(turn + 1, pp - 1))
     return count
 
 

@@ -161,7 +161,7 @@ def goes_in_rounds(shape: Shape) -> bool:
 
 
 @inlined
-def _flops(layers: Layers, begin: int, end: int) -> float:
+def _flops_between(layers: Layers, begin: int, end: int) -> float:
     """Return the FLOPs of the layers from `begin` to the one before `end`."""
     return layers.flops_before[end] - layers.flops_before[begin]
 
@@ -343,7 +343,7 @@ def _largest_stage_but_last(layers: Layers, pp: int, rounds: int, begin: Array) 
     for stage in range(pp - 1):
         cost = 0.0
         for chunk in range(stage, pp * rounds, pp):
-            cost += _flops(layers, begin[chunk], begin[chunk + 1])
+            cost += _flops_between(layers, begin[chunk], begin[chunk + 1])
         largest = max(largest, cost)
     return largest
 
@@ -393,8 +393,8 @@ def _fill_v(
         held = per_stage + has_more
         down_end = down + (first if stage == 0 else (held + 1) // 2)
         up_begin = up - (last if stage == 0 else held // 2)
-        cost_down = _flops(layers, down, down_end) + (layers.encoder if stage == 0 else 0.0)
-        cost_up = _flops(layers, up_begin, up) + (layers.head if stage == 0 else 0.0)
+        cost_down = _flops_between(layers, down, down_end) + (layers.encoder if stage == 0 else 0.0)
+        cost_up = _flops_between(layers, up_begin, up) + (layers.head if stage == 0 else 0.0)
         largest = max(largest, cost_down + cost_up)
         largest_chunk = max(largest_chunk, cost_down, cost_up)
         begin[stage] = down

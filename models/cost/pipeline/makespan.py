@@ -73,15 +73,15 @@ def list_turning_stages(pp: int, micro_batches: int, stretch_ends: Array, stage:
     missing = pp - micro_batches
     count = 0
     for stretch_end in stretch_ends:
-        count = insert(stage, count, stretch_end)
+        count = insert_ascending(stage, count, stretch_end)
         if missing > 0:
-            count = insert(stage, count, max(stretch_end - missing, 0))
-            count = insert(stage, count, min(stretch_end + missing, pp - 1))
+            count = insert_ascending(stage, count, max(stretch_end - missing, 0))
+            count = insert_ascending(stage, count, min(stretch_end + missing, pp - 1))
     return count
 
 
 @inlined
-def insert(ascending: Array, count: int, value: int) -> int:
+def insert_ascending(ascending: Array, count: int, value: int) -> int:
     """Insert a value into the first `count` entries of an array, which ascend, unless it is among
     them. Return the new count."""
     place = count

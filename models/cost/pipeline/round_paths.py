@@ -13,7 +13,7 @@ import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import compiled
-from models.cost.pipeline.bubble import weighed
+from models.cost.pipeline.bubble import weighted_sum
 from models.cost.pipeline.layer_split import Layers, Shape
 from models.cost.rows import StageTables
 
@@ -53,7 +53,7 @@ def set_paths(
     ahead = scratch.paths[1, :rounds]
     chunks = pp * rounds
     for chunk in range(chunks):
-        scratch.cost[chunk] = weighed(held[chunk], costs)
+        scratch.cost[chunk] = weighted_sum(held[chunk], costs)
     stays = _set_longest_path(
         pp=pp, rounds=rounds, rounds_walked=rounds, down=0.0, up=np.inf, scratch=scratch, path=ahead
     )

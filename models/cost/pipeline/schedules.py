@@ -40,7 +40,9 @@ overlap."""
 Span = tuple[float, float]
 
 
-def run(layout: Layout, m: int, seconds: dict[str, Array]) -> dict[tuple[Operation, int], Span]:
+def run_schedule(
+    layout: Layout, m: int, seconds: dict[str, Array]
+) -> dict[tuple[Operation, int], Span]:
     """Return the start and end, in seconds, of every operation of m micro-batches, by the operation
     and the stage that it runs on. `seconds` has the times of "F", "B" and "W" on each chunk,
     (chunks,). Chunks are numbered in the order of the model."""

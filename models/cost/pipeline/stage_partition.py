@@ -28,14 +28,14 @@ from models.spec.layout import DUALPIPE, Layouts
 from models.spec.problem import Problem
 
 
-def partitions(problem: Problem, layouts: Layouts) -> tuple[StageTables, Array]:
+def distinct_partitions(problem: Problem, layouts: Layouts) -> tuple[StageTables, Array]:
     """Return the distinct partitions that layouts have, and for each layout the row of its
     partition, (layouts,)."""
-    _, tables, partition_of_layout = splits(problem, layouts)
+    _, tables, partition_of_layout = split_over_stages(problem, layouts)
     return tables, partition_of_layout
 
 
-def splits(problem: Problem, layouts: Layouts) -> tuple[Array, StageTables, Array]:
+def split_over_stages(problem: Problem, layouts: Layouts) -> tuple[Array, StageTables, Array]:
     """Return the first layer of each chunk of the distinct partitions that layouts have, (u, most
     chunks + 1); these u partitions; and for each layout the row of its partition, (layouts,)."""
     shapes, shape_of_layout = _distinct_shapes(layouts)
