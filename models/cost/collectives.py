@@ -4,8 +4,8 @@ The cost of a collective is some seconds for each byte (β) and a latency (α). 
 whole tensor that a device ends up with (gather) or starts from (scatter, reduce).
 
 `dims` are the links of a cluster, from the inside out: switched levels, and *rings*, which are the
-dims of a torus. `g` has the devices of each group, such as TP, along every dim
-(models.layouts.groups). `f` are the facts of the problem and `c` the coefficients of its profile
+dims of a torus. Those with `out` join scale-up domains. `g` has the devices of each group, such as
+TP, along every dim (models.layouts.groups). `f` are the facts of the problem and `c` the coefficients of its profile
 (models.cost.facts).
 
 Sources: bandwidth terms as in Thakur et al. 2005 (doi:10.1177/1094342005051521) per level; torus

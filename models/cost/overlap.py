@@ -2,8 +2,9 @@
 compute hides.
 
 A *part* is a layer of one kind, the embedding or the head, and its times are those of one
-micro-batch. Traffic *hides* while compute runs beside it. `f` are the facts of the problem and `c`
-the coefficients of its profile (models.cost.facts).
+micro-batch. Traffic *hides* while compute runs beside it. A *regime* is what ZeRO, recompute,
+offload and the schedule decide about how parts run. `f` are the facts of the problem and `c` the
+coefficients of its profile (models.cost.facts).
 """
 
 from __future__ import annotations
@@ -68,9 +69,8 @@ class Regime:
 def set_regime(
     f: Facts, row: Row, micro_batches: int, repeats_experts: bool, regime: Regime
 ) -> None:
-    """Fill `regime` with what a layout's ZeRO, recompute, offload and schedule decide about how its
-    layers run, except `largest_kept` and `working`. `repeats_experts` says whether recompute
-    repeats the exchange of tokens with experts. Then no exchange hides."""
+    """Fill `regime` for a layout, except `largest_kept` and `working`. `repeats_experts` says
+    whether recompute repeats the exchange of tokens with experts. Then no exchange hides."""
     zero3 = row.zero_stage == 3
     regime.share = recomputed_share(f, row)
     # `once`: a step gathers parameters and reduces gradients once, not with every micro-batch.

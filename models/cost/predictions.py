@@ -144,18 +144,18 @@ class Predictions(StepCosts):
     layouts: Layouts
     rows: LayoutRows
 
-    def take(self, rows: Array) -> Predictions:
+    def take(self, positions: Array) -> Predictions:
         """Return the predictions at these positions, or where a mask is true. All predictions must
         share one record of coefficients, since `coefficients` is kept as it is."""
         return replace(
             self,
-            time_terms=self.time_terms[rows],
-            memory_terms=self.memory_terms[rows],
-            memory_stage=self.memory_stage[rows],
-            host_bytes=self.host_bytes[rows],
-            once_s=self.once_s[rows],
-            layouts=self.layouts.take(rows),
-            rows=self.rows.take(rows),
+            time_terms=self.time_terms[positions],
+            memory_terms=self.memory_terms[positions],
+            memory_stage=self.memory_stage[positions],
+            host_bytes=self.host_bytes[positions],
+            once_s=self.once_s[positions],
+            layouts=self.layouts.take(positions),
+            rows=self.rows.take(positions),
         )
 
     def with_stack(self, problem: Problem, coefficients: Coefficients) -> Predictions:

@@ -1,7 +1,8 @@
 """The parts of a layout, and the stages of its pipeline as sums over their parts.
 
 A *part* is a layer of one kind, the embedding or the head. Communication is *exposed* where no
-compute hides it. Stages that have equal parts are worked out once, as one *distinct* stage.
+compute hides it. A *regime* is what ZeRO, recompute, offload and the schedule decide about how
+parts run. Stages that have equal parts are worked out once, as one *distinct* stage.
 """
 
 from __future__ import annotations

@@ -177,6 +177,7 @@ def once_seconds(
     one another."""
     forward, backward = stages.forward[stage], stages.backward[stage]
     if ends_together(row.schedule) and row.pp > 1:
+        # FORWARD is the share of a forward in both passes.
         both = length / length_of_equal_stages(row.pp, row.virtual_stages, m)
         forward, backward = FORWARD * both, (1 - FORWARD) * both
     gathers = exposed_once(f, c, row, stages.gather[stage], forward)

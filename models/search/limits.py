@@ -79,10 +79,12 @@ def slowest_of_fastest(limits: Limits, side: int) -> float:
     without a pipeline and 1 with one. Slower layouts may be in it for their simplicity."""
     if limits.is_fixed:
         return limits.fixed[side]
-    # The ranking ends at its last time or at the tolerance, but never before the best layout. With
-    # `both_sides` the best layout of this side is in the answer too, however slow it is.
+    # The ranking ends at its last time or at the tolerance, but never before the best layout.
     ranked_to = max(min(limits.last[0], slowest_tolerated(limits)), limits.best[0])
-    return max(ranked_to, limits.sides[side]) if limits.both_sides else ranked_to
+    if not limits.both_sides:
+        return ranked_to
+    # The best layout of this side is in the answer too, however slow it is.
+    return max(ranked_to, limits.sides[side])
 
 
 @compiled

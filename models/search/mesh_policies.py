@@ -6,7 +6,8 @@ cannot be in an answer is left out as soon as that shows.
 
 A *variant* is a sharding with a memory policy. A *chain* is pp with a number of micro-batches,
 which decides the legal schedules. `row` is the record of one mesh, into which its policies are
-written in turn.
+written in turn. `longest` has the most seconds that a layout of each complexity (in points) may
+take and still be in an answer. The *closing bound* is the least bound of all that was left out.
 """
 
 from __future__ import annotations
@@ -160,7 +161,6 @@ def time_policies(tables: CompiledTables, meshes: Meshes, mesh: int, progress: P
         seconds = bound_variant(tables, chain, variant, row)
         tables.scratch.fewest[variant] = row.recompute_layers
         if seconds > longest[points]:
-            # The certificate states the least bound of all that was left out.
             counts.closing_bound = min(counts.closing_bound, seconds)
             # If the plain variant is too slow, so are the others of its sharding. If it only needs
             # too much memory (infinity), they may still fit.
@@ -310,8 +310,8 @@ def recompute_until_it_fits(
 @inlined
 def layer_choices(tables: CompiledTables, row: Row, variant: int, schedule: int) -> tuple[int, int]:
     """Return (partial, choices): of the numbers of layers that may be recomputed, how many are less
-    than all layers of a chunk, and how many there are with "all layers" included. They are 0 and 1
-    where the variant leaves no choice."""
+    than all layers of a chunk, and how many there are with "all layers" included. For 1, 2, 4 or
+    all of a chunk of 4 they are 2 and 3. They are 0 and 1 where the variant leaves no choice."""
     policies = tables.policies
     if not policies.open_layers[variant]:
         return 0, 1

@@ -4,6 +4,11 @@ paths, and the stages where they turn).
 A *round* is one chunk of layers on every stage, and a *group* of micro-batches passes one round
 before the next. A stage *alternates* while each of its forwards is followed by a backward. A
 *detour* is a stretch of a path that leaves its stage and comes back.
+
+StagePasses has the seconds of a stage's forwards or backwards: `first` and `last` are one
+micro-batch's in the first and in the last round, and `upto` sums those of the last round over the
+stages up to this one. `done` is when the stage has done the passes before it alternates, and
+`ready` when it may begin to.
 """
 
 from __future__ import annotations
@@ -167,8 +172,7 @@ def _detour_to_head(
     """Return the seconds by which a path gets longer when it leaves a stage for the last stage,
     which has the head, in the last round. `f` and `b` are the forwards and backwards of the stage,
     and `f_end` and `b_end` those of the last one. All of a group's passes in that round but one of
-    each kind then run there, and each stage on the way there and back adds a pass (`upto` sums the
-    passes of all stages up to one)."""
+    each kind then run there, and each stage on the way there and back adds a pass."""
     more = f_end.last + b_end.last - f.last - b.last
     on_the_way = f_end.upto + b_end.upto - f.upto - b.upto
     return (group - 1) * more + on_the_way

@@ -11,6 +11,10 @@ The length of each path is piecewise linear in the stages where it turns, so it 
 stretch of equal stages begins or ends, or where a count of micro-batches changes. Only those
 TurningStages are looked at. The times of a stage are also those of the stages between it and the
 one listed before it.
+
+For each of them and each kind of pass, `upto` is the time of one pass on every stage up to it,
+`done` the time when it has done the passes that precede its alternation of forwards and backwards,
+and `ready` the time when it may begin to alternate (StagePasses).
 """
 
 from __future__ import annotations
