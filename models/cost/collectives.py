@@ -5,8 +5,8 @@ whole tensor that a device ends up with (gather) or starts from (scatter, reduce
 
 `dims` are the links of a cluster, from the inside out: switched levels, and *rings*, which are the
 dims of a torus. Those with `out` join scale-up domains. `g` has the devices of each group, such as
-TP, along every dim (models.layouts.groups). `f` are the facts of the problem and `c` the coefficients of its profile
-(models.cost.facts).
+TP, along every dim (models.layouts.groups). `f` are the facts of the problem and `c` the
+coefficients of its profile (models.cost.facts).
 
 Sources: bandwidth terms as in Thakur et al. 2005 (doi:10.1177/1094342005051521) per level; torus
 terms from the public scaling book (jax-ml/scaling-book, sharding.md), where an axis gathers at the

@@ -114,6 +114,7 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     stream, inner = shard.local_tokens * f.hidden_size, shard.tokens / shard.tp
     latent = shard.local_tokens * (layer.q_lora_rank + layer.kv_lora_rank + layer.index_elements)
     attended = layer.num_attention_heads * layer.v_head_dim
+    # What attention puts out stays in 12 bits: its backward reads it, for which 8 are too few.
     if f.low_precision_activations and f.gemm_bytes < element:
         attended *= E5M6_BYTES / element
     values = inner * (attended + 2 * layer.gate + layer.recurrence_kept)
@@ -142,6 +143,7 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     if f.materialises_scores:  # softmax output, dropout mask and output: 5 bytes of 2-byte scores
         pieces[ATTENTION] = inner * layer.num_attention_heads * f.seq_len * (2.5 * element)
     network_activations(f, layer, shard, pieces)
+    # A compiler has backward make these outputs anew at no cost. Eager kernels keep even more.
     if f.rematerialises:
         pieces[NORM] = pieces[DENSE_ACT] = pieces[EXPERT_ACT] = 0.0
     elif not f.fused and layer.gated:

@@ -133,7 +133,7 @@ def offloaded_bytes(
         size += HOST_GRADIENT_BYTES * trained
     if f.parameters_on_host and f.parameter_shards and row.zero_stage == 3:
         size += f.base_bytes * over_shards(mesh, stages.dense[stage], stages.expert[stage], True)
-    return f.host_buffers * size
+    return f.host_buffers * size  # Some stacks need buffers beside what they offload.
 
 
 @inlined

@@ -347,7 +347,7 @@ def expose_data(
     are gathered or gradients reduced with each (ZeRO 2 and 3). `forward` and `backward` are the
     seconds of the passes that hide such traffic. Nothing is exposed here where the traffic comes
     once a step (`exposed_once`)."""
-    if regime.once:
+    if regime.once:  # All compute is left for other traffic to hide behind.
         return DataExposed(0.0, 0.0, forward + backward, forward)
     # Copies run on the device and hide behind nothing; traffic may hide beside copies. Early
     # traffic hides beside forward and late traffic beside backward; stuck traffic, which kernels of

@@ -220,8 +220,8 @@ def predict(
 
 def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
     """Return time and memory of n layouts under one record of coefficients, or one for each layout.
-    Under one, layouts are predicted in an order in which neighbours share work, and put back in
-    their own."""
+    Under one, layouts are sorted so that neighbours share work (`fill_keys`), predicted block by
+    block, and put back in their own order."""
     records = rows.records
     costs = empty_costs(len(records))
     buffers = buffers_for(rows.question, rows.tables)
@@ -237,6 +237,7 @@ def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
             costs=costs,
         )
 
+    # Nothing can be shared by a single layout, or under coefficients of each layout's own.
     if len(records) == 1 or len(coefficients) > 1:
         predict_block(records, costs)
         return StepCosts(coefficients, *costs)

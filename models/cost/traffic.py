@@ -272,6 +272,8 @@ def set_data_traffic(
     part has experts too, which have data-parallel groups of their own."""
     gathered = part.dense * facts.gather_bytes
     gradient = part.trained_dense * facts.reduce_bytes
+    # Sharded gradients are scattered over the shards, and each shard is then all-reduced over its
+    # replicas. Whole gradients are all-reduced over all ranks at once (`reduce`).
     part.gather = collective_seconds(links.sharding, gathered)
     part.scatter = collective_seconds(links.sharding, gradient)
     part.scatter += collective_seconds(links.replicate, gradient / links.dense_shards)

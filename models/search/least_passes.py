@@ -312,8 +312,8 @@ def _takes_no_more(least: LeastPasses, chain: int, schedule: int, other: int) ->
     # share are tested. At 1 only passes with weight gradients take time; at 0 both kinds take as
     # long as each other.
     for part in range(least.with_wgrad.shape[2]):
-        saved = least.with_wgrad[chain, other, part] - least.with_wgrad[chain, schedule, part]
+        fewer = least.with_wgrad[chain, other, part] - least.with_wgrad[chain, schedule, part]
         without_wgrad = least.without_wgrad[chain, schedule, part]
-        if saved < 0 or saved + least.without_wgrad[chain, other, part] < without_wgrad:
+        if fewer < 0 or fewer + least.without_wgrad[chain, other, part] < without_wgrad:
             return False
     return True

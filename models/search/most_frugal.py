@@ -98,6 +98,7 @@ def find_most_frugal(
                     frugal.beyond_host[0] = True
                 elif is_more_frugal(needed, points, frugal):
                     frugal.row[0] = row
+                    # Memory is the same in every placement.
                     frugal.row[0].placement, frugal.row[0].filling = DEFAULT_PLACEMENT, 0
                     frugal.variant[0] = variant
                     frugal.schedule[0] = schedule

@@ -473,9 +473,9 @@ class SearchTables:
             passes=self.passes,
             policies=policies,
             places=Places(
-                placement_lists(self.problem.stack.placements)[0],
-                filling_code(*self.space.fillings.T),
-                self.problem.cluster.fabric.torus is not None,
+                orders=placement_lists(self.problem.stack.placements)[0],
+                fillings=filling_code(*self.space.fillings.T),
+                is_torus=self.problem.cluster.fabric.torus is not None,
             ),
             margin=self.margin,
             buffers=self.buffers,

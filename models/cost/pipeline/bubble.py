@@ -272,15 +272,15 @@ def _interleaved(
     staying = interleaved.interleaved(row.pp, micro_batches, group, turning)
     # The first group's forwards and the last group's backwards run without alternation. Where
     # rounds do not differ, the tables have no second path and this sum is 0.
-    ahead = weighted_sum(tables.path_ahead[row.partition], times.part_both)
-    if ahead == 0:
+    not_alternating = weighted_sum(tables.path_ahead[row.partition], times.part_both)
+    if not_alternating == 0:
         return staying
     # The path also waits for the first round to come down the stages: typically half of that time,
     # and with one group the share before the stage where it ends.
     share = 0.5 if micro_batches > group else tables.path_last[row.partition] / (row.pp - 1)
     first_round = turning.forward[-1].before + turning.backward[-1].before
     steady = _steady(row, group, tables, times)
-    moving = group * ahead + (micro_batches - group) * steady + share * first_round
+    moving = group * not_alternating + (micro_batches - group) * steady + share * first_round
     return max(staying, moving)
 
 

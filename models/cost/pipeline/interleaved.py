@@ -186,6 +186,8 @@ def _detour_round_pipeline(group: int, turning: TurningStages) -> float:
     path that stays, and fewer of last rounds."""
     stage = turning.stage
     longest = 0.0
+    # The seconds of the path are a sum of what the last stage (`end`), the early one (`early`) and
+    # stage i (`own`) contribute.
     end = turning.forward[-1].upto + turning.backward[-1].upto
     for early_stage in range(min(len(stage), _EARLY_STAGES)):
         f = turning.forward[early_stage]

@@ -128,6 +128,8 @@ def _set_longest_path(
     makes the path settle into a cycle. Each stage that it moves down or up takes `down` or `up`
     from its cost.
     """
+    # Dynamic programming: best[w, s] is the cost of the costliest path of w rounds to stage s, and
+    # previous[w, s] the stage in the round before.
     best = scratch.best
     previous = scratch.previous
     best[0, :pp] = 0.0

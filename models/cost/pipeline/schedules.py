@@ -283,7 +283,7 @@ def _run_in_order(
                 start = max([clock[stage], *(ends[need] for need in needs)])
                 clock[stage] = start + sum(float(seconds[op.kind][op.chunk]) for op in block)
                 for op in block:
-                    ends[_result(op)] = clock[stage]
+                    ends[_awaited_operation(op)] = clock[stage]
                     spans[op, stage] = start, clock[stage]
                 position[stage] += 1
                 moved = True
