@@ -164,8 +164,9 @@ class _Obstacle:
 def _nearest_obstacle(problem: Problem, allowed: Allowed) -> _Obstacle:
     """Return what refuses the layout that comes nearest to being legal.
 
-    The nearest layout breaks the fewest rules. Of those, it has as many layers on every stage,
-    divides tensors and sequences the least, and gets furthest before the first rule that it breaks.
+    The nearest layout breaks the fewest rules. Ties go to layouts with equally many layers on every
+    stage, then to those that divide tensors and sequences the least, then to those that get
+    furthest before the first rule that they break.
     """
     layouts = _nearest_candidates(problem, allowed)
     if not len(layouts):
@@ -190,9 +191,9 @@ def _nearest_obstacle(problem: Problem, allowed: Allowed) -> _Obstacle:
     messages = {rule.name: rule.message(problem, layout) for rule in rules}
     broken_rules = "; ".join(f"{name}: {message}" for name, message in messages.items())
     return _Obstacle(
-        rules[0].name,
-        "; ".join(messages.values()),
-        f"the nearest, {layout.summary()}, breaks {broken_rules}",
+        rule=rules[0].name,
+        message="; ".join(messages.values()),
+        sentence=f"the nearest, {layout.summary()}, breaks {broken_rules}",
     )
 
 

@@ -51,11 +51,11 @@ def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]
     begin, _ = partition(layers, shapes)
     chunk_count = shapes.pp * shapes.virtual_stages
 
-    def chunks_of(shape: int) -> list[list[int]]:
+    def kinds_of_chunks(shape: int) -> list[list[int]]:
         bounds = begin[shape, : chunk_count[shape] + 1].tolist()
         return [kinds[first:end] for first, end in pairwise(bounds)]
 
-    return [chunks_of(shape) for shape in shape_of_layout]
+    return [kinds_of_chunks(shape) for shape in shape_of_layout]
 
 
 def _distinct_shapes(layouts: Layouts) -> tuple[Layouts, Array]:
