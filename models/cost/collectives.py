@@ -4,9 +4,9 @@ The cost of a collective is some seconds for each byte (β) and a latency (α). 
 whole tensor that a device ends up with (gather) or starts from (scatter, reduce).
 
 `dims` are the links of a cluster, from the inside out: switched levels, and *rings*, which are the
-dims of a torus. `g` has the devices of each group, such as TP, along every dim
-(models.layouts.groups). `f` are the facts of the problem and `c` the coefficients of its profile
-(models.cost.facts).
+dims of a torus. Those with `out` join scale-up domains. `g` has the devices of each group, such as
+TP, along every dim (models.layouts.groups). `f` are the facts of the problem and `c` the
+coefficients of its profile (models.cost.facts).
 
 Sources: bandwidth terms as in Thakur et al. 2005 (doi:10.1177/1094342005051521) per level; torus
 terms from the public scaling book (jax-ml/scaling-book, sharding.md), where an axis gathers at the
@@ -89,7 +89,7 @@ class Links(NamedTuple):
 
 
 @compiled
-def time(cost: Cost, size: float) -> float:
+def collective_seconds(cost: Cost, size: float) -> float:
     """Return the seconds of a collective of `size` bytes."""
     return size * cost.byte_s + cost.latency_s
 
@@ -392,12 +392,12 @@ def ring(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
     where here they add up. It has no tree for gathers and scatters. The rings of a torus run at the
     same time, both ways round.
     """
-    members, domains = spread(dims, g, group)
+    members_per_domain, domains = members_and_domains(dims, g, group)
     if f.is_torus:
-        return around(dims, g, group) * c.scaleup_hop_s + (domains - 1) * c.scaleout_hop_s
+        return ring_hops(dims, g, group) * c.scaleup_hop_s + (domains - 1) * c.scaleout_hop_s
     step = c.ring_step_s if domains > 1 else 0.0
     fast, slow = c.scaleup_hop_s + step, c.scaleout_hop_s + step
-    return (members - 1) * domains * fast + (domains - 1) * slow
+    return (members_per_domain - 1) * domains * fast + (domains - 1) * slow
 
 
 @compiled
@@ -405,39 +405,41 @@ def tree(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
     """Return the seconds of one message down a tree over a group. Hops grow with the logarithm of
     the number of domains, and of the members within a domain; within small domains the tree is a
     chain, whose hops grow with its members."""
-    members, domains = spread(dims, g, group)
-    fast_hops = min(members - 1, TREE_HOPS_INSIDE * doublings(members))
+    members_per_domain, domains = members_and_domains(dims, g, group)
+    fast_hops = min(members_per_domain - 1, TREE_HOPS_INSIDE * doublings(members_per_domain))
     if f.is_torus:
-        fast_hops = around(dims, g, group)
+        fast_hops = ring_hops(dims, g, group)
     return fast_hops * c.scaleup_hop_s + TREE_HOPS * doublings(domains) * c.scaleout_hop_s
 
 
 @compiled
-def around(dims: Array, g: Groups, group: int) -> float:
+def ring_hops(dims: Array, g: Groups, group: int) -> float:
     """Return the hops of a message round the longest ring that a group has on a torus. A closed
     ring counts half, since messages go both ways."""
     hops = 0.0
     for d in range(len(dims)):
         if dims[d].ring:
+            # `stride` is the distance between neighbours of the group along the dim.
             length = (g.members[group, d] - 1) * g.stride[group, d]
             hops = max(hops, length / 2 if dims[d].wraps else length)
     return hops
 
 
 @compiled
-def spread(dims: Array, g: Groups, group: int) -> tuple[float, float]:
+def members_and_domains(dims: Array, g: Groups, group: int) -> tuple[float, float]:
     """Return how a group is spread: the number of its members within each scale-up domain, and the
     number of domains."""
-    members = domains = 1.0
+    members_per_domain = domains = 1.0
     for d in range(len(dims)):
         if dims[d].out:
             domains *= g.members[group, d]
         else:
-            members *= g.members[group, d]
-    return members, domains
+            members_per_domain *= g.members[group, d]
+    return members_per_domain, domains
 
 
 @compiled
 def doublings(count: float) -> float:
-    """Return how often 1 must be doubled to reach `count`; 0 for less than 1."""
+    """Return how often 1 must be doubled to reach `count`, as the members of a tree double with
+    every level; 0 for less than 1."""
     return math.log2(max(count, 1.0))

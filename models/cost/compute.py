@@ -361,7 +361,7 @@ def dense_products(
     # Backward does not need the layer's last output, so that some stacks do not compute it again.
     skipped = down.forward if layer.skips_last_product else 0.0
     repeated_down = down.forward - skipped
-    if piece_bits >> DENSE_HALF & 1:
+    if piece_bits >> DENSE_HALF & 1:  # Some policy repeats it; else the piece stays 0.
         pieces[DENSE_HALF] = every_second_product(f, layer, shard, c, repeated_down)
     pieces[LAST_PRODUCT] = skipped
     pieces[DENSE] = up.forward + repeated_down - pieces[DENSE_HALF]
@@ -390,7 +390,7 @@ def every_second_product(
 def expert_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
     """Return the time of a device's routed experts as grouped products, each over an equal share of
     the tokens, times the load of the busiest device over the mean (`skew`)."""
-    # The search bounds layouts before ep and etp are decided; num_experts is then 0.
+    # To bound layouts whose ep and etp are not decided yet, the search sets num_experts to 0.
     if layer.num_experts == 0:
         return least_expert_products(f, layer, shard, c)
     local_experts = layer.num_experts / shard.ep
@@ -431,21 +431,22 @@ def skew(f: Facts, layer: LayerFacts, c: CoefficientRecord, ep: float) -> float:
         return f.capacity_factor
     if not f.natural_routing:
         return 1.0
-    return 1 + c.imbalance * busiest(layer.num_experts, ep)
+    return 1 + c.imbalance * busiest_deviations(layer.num_experts, ep)
 
 
 @compiled
-def busiest(num_experts: float, ep: float) -> float:
+def busiest_deviations(num_experts: float, ep: float) -> float:
     """Return how far the share of tokens of the busiest of ep devices is expected to lie above the
     mean, in standard deviations of one expert's share. A device's share is the mean over its E/ep
     experts, whose shares are taken to be normal and independent."""
-    return largest_of(ep) * math.sqrt(ep / num_experts)
+    return expected_maximum(ep) * math.sqrt(ep / num_experts)
 
 
 @compiled
-def largest_of(count: float) -> float:
+def expected_maximum(count: float) -> float:
     """Return the expected largest of `count` normal values, in standard deviations above their
-    mean. It is interpolated between powers of two, and stays the same above 2^14 values."""
+    mean, since a step waits for the rank with most work. It is interpolated between powers of two,
+    and stays the same above 2^14 values."""
     doublings = min(math.log2(count), len(_LARGEST) - 1.0)
     below = min(int(doublings), len(_LARGEST) - 2)
     part = doublings - below
@@ -460,7 +461,7 @@ def implied_imbalance(problem: Problem, ep: int, measured: float) -> float | Non
     moe = next((kind.moe for kind in problem.architecture.kinds if kind.moe), None)
     if moe is None or ep == 1 or problem.workload.routing != "natural":
         return None
-    return measured / busiest(float(moe.num_experts), float(ep))
+    return measured / busiest_deviations(float(moe.num_experts), float(ep))
 
 
 # -- memory-bound work
@@ -541,12 +542,14 @@ def converted_bytes(f: Facts, layer: LayerFacts, shard: Shard) -> float:
     # While the search has not decided ep and etp, num_experts is 0 and a lower bound is returned.
     if layer.num_experts > 0:
         weights += layer.expert_parameters / (shard.ep * shard.etp)
+    # Stored weights are read; converted ones are written, and read again by the product.
     return weights * (f.base_bytes + 2 * f.activation_bytes)
 
 
 @compiled
 def gathered_bytes(f: Facts, shard: Shard) -> float:
-    """Return the bytes moved to quantise the inputs of a block for one element of each token.
+    """Return the bytes moved to cast the input of a block to the GEMM format (and to gather it
+    under sequence parallelism), for each element of the hidden size.
 
     Without sequence parallelism nothing is gathered, and the kernel that writes the input casts it.
     """

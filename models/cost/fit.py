@@ -100,6 +100,7 @@ def fits_memory(margin: Margin, memory: Array, on_host: float) -> bool:
     if needed > margin.capacity:
         return False
     factor = safety_factor(margin, memory)
+    # The left side is factor * reserved + runtime, and exactly `needed` where the factor is 1.
     return needed + (factor - 1) * reserved <= margin.usable and factor * on_host <= margin.host
 
 

@@ -82,6 +82,7 @@ def grouped(f: Facts, c: CoefficientRecord, m: float, k: float, n: float, groups
     rate = f.gemm_flops * gemm_efficiency(f, c) * row_share(f, c, k, n, f.gemm_bytes)
     if groups > 1:
         rate *= c.grouped_gemm
+    # In this order: forward, the gradient of the input (m x k), and that of the weights (k x n).
     return Passes(
         product(f=f, c=c, m=m, k=k, n=n, groups=groups, rate=rate, element_bytes=f.gemm_bytes),
         product(f=f, c=c, m=m, k=n, n=k, groups=groups, rate=rate, element_bytes=f.gemm_bytes),
@@ -218,6 +219,7 @@ def slower_in_chunks(f: Facts, layer: LayerFacts, chunks: float) -> float:
     """Return the relative slowdown of attention (0.1 is 10% longer) when it meets the keys of a
     sequence in `chunks` chunks, as in a ring (arXiv 2310.01889). Each kernel has the rate of its
     own length: l/c / (l/c + half) instead of l / (l + half)."""
+    # Under a causal mask the mean query sees half of the length; under a window, less.
     length = min(f.seq_len, 2 * layer.mean_keys)
     return FLASH_HALF_LENGTH * (chunks - 1) / (length + FLASH_HALF_LENGTH)
 

@@ -117,15 +117,16 @@ def _training(lora: Lora | None, layer: Layer, hidden: int) -> dict[str, Any]:
 
 
 def _kv_parameters(layer: Layer, hidden: int) -> int:
-    """Return the parameters of the projections to key-value heads."""
+    """Return the parameters of the projections to key-value heads. They are counted apart because
+    tensor parallelism repeats these heads where there are fewer of them than ranks."""
     return parameters_of(
         projection for projection in layer.projections(hidden) if projection.cut == "kv"
     )
 
 
 def _largest_matrix(layer: Layer, hidden: int) -> int:
-    """Return the elements of the largest matrix outside routed experts; one row of the hidden size
-    for a layer without any."""
+    """Return the elements of the largest matrix outside routed experts, which some stacks gather by
+    itself under FSDP; one row of the hidden size for a layer without any."""
     matrices = [projection.parameters for projection in layer.projections(hidden)]
     if layer.dense:
         matrices.append(hidden * layer.dense.intermediate_size)

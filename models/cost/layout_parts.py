@@ -67,6 +67,12 @@ class LayoutParts:
         sends = exposed_sends(
             question.facts[0], record[0], rows[0], m, float(workspace.mesh[0]["send"]), beside
         )
+        if regime["gathers"]:
+            gathers = m * (2 if regime["gathers_again"] else 1)
+        else:
+            # ZeRO 1 to 3 gather parameters once a step, after the optimizer has changed them, and
+            # ZeRO 0 never.
+            gathers = min(layout.zero_stage, 1)
         return cls(
             counts=workspace.counts,
             costs=workspace.parts,
@@ -74,12 +80,6 @@ class LayoutParts:
             both_s=workspace.part_both,
             weights_s=workspace.weights,
             send_s=sends / (2 * m * layout.virtual_stages),
-            # Otherwise ZeRO 1 to 3 gather parameters once a step, after the optimizer has changed
-            # them, and ZeRO 0 never.
-            gathers=(
-                m * (2 if regime["gathers_again"] else 1)
-                if regime["gathers"]
-                else min(layout.zero_stage, 1)
-            ),
+            gathers=gathers,
             reductions=1 if regime["once"] else m,
         )

@@ -91,19 +91,21 @@ def fill_least(
             for filling in fillings:
                 # The rows TP and EP of `groups` stand for an axis of any name here.
                 set_group(order, filling, stride, degree, groups, TP)
-                lower(least, filling, GATHER, i, j, gather(facts, dims, coefficients, groups, TP))
-                lower(least, filling, REDUCE, i, j, reduce(facts, dims, coefficients, groups, TP))
-                lower(least, filling, SEND, i, j, send(dims, coefficients, groups, TP))
-                context = context_exchange(facts, dims, coefficients, groups, TP)
-                lower(least, filling, CONTEXT, i, j, context)
+                cost = gather(facts, dims, coefficients, groups, TP)
+                keep_least(least, filling, GATHER, i, j, cost)
+                cost = reduce(facts, dims, coefficients, groups, TP)
+                keep_least(least, filling, REDUCE, i, j, cost)
+                keep_least(least, filling, SEND, i, j, send(dims, coefficients, groups, TP))
+                cost = context_exchange(facts, dims, coefficients, groups, TP)
+                keep_least(least, filling, CONTEXT, i, j, cost)
                 set_group(order, filling, stride, degree, groups, EP)
                 for kind in range(facts.kinds):
                     cost = dispatch_cost(facts, question.layers[kind], dims, coefficients, groups)
-                    lower(least, filling, DISPATCH + kind, i, j, cost)
+                    keep_least(least, filling, DISPATCH + kind, i, j, cost)
 
 
 @compiled
-def lower(
+def keep_least(
     least: LeastLinks, filling: int, collective: int, degree: int, stride: int, cost: Cost
 ) -> None:
     """Lower four entries of `least.costs` for a collective to this cost, where it is less: those of
@@ -124,7 +126,8 @@ def least_cost(least: LeastLinks, filling: int, collective: int, degree: int) ->
     if degree == 1:
         return Cost(0.0, 0.0)
     i = np.searchsorted(least.degrees, degree)
-    costs = least.costs[least.filling[filling], collective, i, len(least.degrees)]
+    any_distance = len(least.degrees)  # the column after those of each distance
+    costs = least.costs[least.filling[filling], collective, i, any_distance]
     return Cost(costs[0], costs[1])
 
 
@@ -155,7 +158,7 @@ def least_links(facts: Facts, row: Row, least: LeastLinks, dispatch: Array) -> L
     decided = row.placement != UNDECIDED
     sharding = row.dp_shard * row.cp
     replicas = sharding * row.dp_replicate
-    routed = row.etp * row.ep
+    routed = row.etp * row.ep  # the devices over which one copy of the experts is split
     experts = max(devices_sharing_experts(row) // routed, 1)
     # The table has costs of single axes. They bound a collective over several axes only where these
     # gather no faster than one (`joins_axes`); elsewhere its bound is 0.

@@ -80,23 +80,25 @@ def layer_size(f: Facts, layer: LayerFacts, shard: Shard) -> PartSize:
     # matrix that the adapter belongs to. The other is whole on every rank. The two are taken to be
     # of one size.
     trained = layer.trained_dense * (1 + 1 / shard.tp) / 2
-    return PartSize(
-        dense, expert, unit, trained, layer.trained_expert / shard.ep * (1 + 1 / shard.etp) / 2
-    )
+    trained_expert = layer.trained_expert / shard.ep * (1 + 1 / shard.etp) / 2
+    return PartSize(dense, expert, unit, trained, trained_expert)
 
 
 @compiled
 def embedding_size(f: Facts, shard: Shard) -> PartSize:
-    size = f.embedding_parameters / shard.tp
-    return PartSize(size, 0.0, 0.0, size if f.trains_embedding else 0.0, 0.0)
+    """Return the parameters of the embedding on one device, of which none is in experts."""
+    dense = f.embedding_parameters / shard.tp
+    trained_dense = dense if f.trains_embedding else 0.0
+    return PartSize(dense, 0.0, 0.0, trained_dense, 0.0)
 
 
 @compiled
 def head_size(f: Facts, shard: Shard) -> PartSize:
     """Return the parameters of the head on one device. The final norm is whole on every device. A
     tied head has no matrix of its own."""
-    size = f.head_parameters / shard.tp + f.hidden_size
-    return PartSize(size, 0.0, 0.0, size if f.trains_head else 0.0, 0.0)
+    dense = f.head_parameters / shard.tp + f.hidden_size
+    trained_dense = dense if f.trains_head else 0.0
+    return PartSize(dense, 0.0, 0.0, trained_dense, 0.0)
 
 
 @compiled
@@ -112,13 +114,14 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     stream, inner = shard.local_tokens * f.hidden_size, shard.tokens / shard.tp
     latent = shard.local_tokens * (layer.q_lora_rank + layer.kv_lora_rank + layer.index_elements)
     attended = layer.num_attention_heads * layer.v_head_dim
+    # What attention puts out stays in 12 bits: its backward reads it, for which 8 are too few.
     if f.low_precision_activations and f.gemm_bytes < element:
         attended *= E5M6_BYTES / element
     values = inner * (attended + 2 * layer.gate + layer.recurrence_kept)
-    # The streams between the blocks are kept with the piece of the output projection, which gives
-    # them, unless what tensor parallelism scattered of them is saved whatever is recomputed. Kept
-    # besides are the input of each block where there are several streams, the inputs of
-    # norms after blocks, and the outputs of mixers.
+    # The residual streams between blocks come from the output projection. They are dropped with
+    # that piece, unless the stack saves what tensor parallelism scattered, whatever is recomputed.
+    # Always kept are the input of each block where there are several streams, the inputs of norms
+    # after blocks, and the outputs of mixers.
     streams = f.residual_streams
     between = stream * streams * (layer.blocks - 1) * element
     read = (layer.blocks if streams > 1 else 0.0) + max(layer.num_norms - 2, 0.0)
@@ -140,6 +143,7 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     if f.materialises_scores:  # softmax output, dropout mask and output: 5 bytes of 2-byte scores
         pieces[ATTENTION] = inner * layer.num_attention_heads * f.seq_len * (2.5 * element)
     network_activations(f, layer, shard, pieces)
+    # A compiler has backward make these outputs anew at no cost. Eager kernels keep even more.
     if f.rematerialises:
         pieces[NORM] = pieces[DENSE_ACT] = pieces[EXPERT_ACT] = 0.0
     elif not f.fused and layer.gated:
@@ -166,10 +170,10 @@ def network_activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array
         routed = routed_tokens(layer, shard)
         width = routed * layer.expert_width / shard.etp
         pieces[GROUPED] = width * hidden * (layer.expert_matrices - 1)
-        # Tokens that came from other devices are not there again when the products alone are
-        # repeated.
-        tokens = GROUPED if shard.ep == 1 else EXPERTS
-        pieces[tokens] += routed * f.gemm_bytes * layer.expert_input
+        # The experts' input tokens are dropped with the products if these can be repeated alone.
+        # Tokens from other devices (ep > 1) come again only if the exchange is repeated too.
+        piece_of_tokens = GROUPED if shard.ep == 1 else EXPERTS
+        pieces[piece_of_tokens] += routed * f.gemm_bytes * layer.expert_input
         pieces[EXPERT_ACT] = width * f.gemm_bytes
 
 

@@ -2,7 +2,8 @@
 
 `f` are the facts of the problem and `c` the coefficients of its profile (models.cost.facts). The
 *ends* of a model are its embedding and its head. Stages with equal parts are worked out once, as
-one *distinct* stage.
+one *distinct* stage. A *mesh* is a layout's parallel degrees with their placement, and a *regime*
+what ZeRO, recompute, offload and the schedule decide.
 """
 
 from __future__ import annotations
@@ -86,19 +87,20 @@ def stage_memory(
     stages = buffers.stages
     dense, expert = stages.trained_dense[stage], stages.trained_expert[stage]
     states = state_bytes(f, row) * over_shards(mesh, dense, expert, row.zero_stage >= 1)
-    micro_batches = c.activation_memory * in_flight(
+    # How often the activations of a micro-batch are held, with the coefficient that scales them.
+    times_held = c.activation_memory * in_flight(
         row.schedule,
         tables.first_alike[row.partition, stage],
         row.pp,
         row.virtual_stages,
         mesh.micro_batches,
     )
-    flying = stages.kept[stage] * micro_batches
-    resident = flying
+    kept = stages.kept[stage] * times_held
+    resident = kept
     # Offloaded activations are on the device only on their way: those of two layers at a time.
     if row.offload_activations:
-        resident = min(2 * regime.largest_kept * c.activation_memory, flying)
-    resident += stages.kept_of_images[stage] * micro_batches
+        resident = min(2 * regime.largest_kept * c.activation_memory, kept)
+    resident += stages.kept_of_images[stage] * times_held
     working, logits = regime.working * c.activation_memory, 0.0
     has_head = tables.amounts[row.partition, stage, f.kinds + 1] > 0
     if has_head and mesh.logits * c.logit_memory > working:
@@ -111,7 +113,7 @@ def stage_memory(
         states=0.0 if row.offload_optimizer else states,
         activations=resident + working,
         logits=logits + (mesh.kept_logits if has_head else 0.0),
-        host=offloaded + (flying if row.offload_activations else 0.0),
+        host=offloaded + (kept if row.offload_activations else 0.0),
     )
 
 
@@ -131,7 +133,7 @@ def offloaded_bytes(
         size += HOST_GRADIENT_BYTES * trained
     if f.parameters_on_host and f.parameter_shards and row.zero_stage == 3:
         size += f.base_bytes * over_shards(mesh, stages.dense[stage], stages.expert[stage], True)
-    return f.host_buffers * size
+    return f.host_buffers * size  # Some stacks need buffers beside what they offload.
 
 
 @inlined

@@ -63,8 +63,8 @@ class MemoryUncertainty:
 
     def margin(self, cluster: Cluster, capacity: float) -> Margin:
         """Return the margin against which layouts are tested on this cluster, so that they fit with
-        `probability`. No layout may be predicted to need more than `capacity` bytes on a device.
-        """
+        `probability`. In addition, the prediction itself may not exceed `capacity` bytes of a
+        device, such as what the caller's memory reserve leaves of it."""
         return Margin(
             capacity=capacity,
             usable=cluster.usable_bytes,
@@ -93,7 +93,8 @@ class MemoryUncertainty:
     def is_uniform(self) -> bool:
         """Say whether every layout has the spread of the neighbourhood, whatever its memory
         consists of."""
-        # A coefficient adds at most its variance, of which `unidentified` is in that spread.
+        # Terms that no run informed add to the spread only what exceeds `unidentified`, the part
+        # that the measured spread has of them already. In sum they add at most their variances.
         return sum(self.variances.values()) <= self.neighbourhood.unidentified**2
 
     @cached_property
@@ -115,8 +116,8 @@ class MemoryUncertainty:
 
     @cached_property
     def deviations_asked(self) -> float:
-        """The standard deviations that a layout must have left, to fit with the probability
-        asked."""
+        """How many standard deviations (of the logarithm) predicted memory must lie below what the
+        device has, for a layout to fit with `probability`."""
         return NormalDist().inv_cdf(self.probability)
 
 

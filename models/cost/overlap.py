@@ -2,8 +2,9 @@
 compute hides.
 
 A *part* is a layer of one kind, the embedding or the head, and its times are those of one
-micro-batch. Traffic *hides* while compute runs beside it. `f` are the facts of the problem and `c`
-the coefficients of its profile (models.cost.facts).
+micro-batch. Traffic *hides* while compute runs beside it. A *regime* is what ZeRO, recompute,
+offload and the schedule decide about how parts run. `f` are the facts of the problem and `c` the
+coefficients of its profile (models.cost.facts).
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ def set_regime(
     whether recompute repeats the exchange of tokens with experts. Then no exchange hides."""
     zero3 = row.zero_stage == 3
     regime.share = recomputed_share(f, row)
+    # `once`: a step gathers parameters and reduces gradients once, not with every micro-batch.
     # A pipeline adds up gradients until its last micro-batch, also those that ZeRO 2 shards (arXiv
     # 2402.15627 §3.2; torch distributed/pipelining/stage.py). ZeRO 3 that keeps parameters through
     # a pipeline gathers them once a step too.
@@ -80,13 +82,13 @@ def set_regime(
     regime.gathers_again = regime.gathers and row.reshard
     regime.offload = row.offload_activations
     regime.experts_hide = 0.0
-    if f.overlap_expert and (row.pp == 1 or overlaps(row)) and not repeats_experts:
+    if f.overlap_expert and (row.pp == 1 or overlaps_micro_batches(row)) and not repeats_experts:
         # The first forward and the last backward have no other micro-batch to hide beside.
         regime.experts_hide = 1 - 1 / micro_batches
 
 
 @inlined
-def overlaps(row: Row) -> bool:
+def overlaps_micro_batches(row: Row) -> bool:
     """Say whether the schedule runs one micro-batch's compute beside another's communication."""
     return row.virtual_stages > 1 or row.schedule == DUALPIPE or row.schedule == ZERO_BUBBLE_V
 
@@ -119,7 +121,8 @@ def expose_layer(
     hides. `weight` seconds of weight gradients are taken out of backward, and `recompute` seconds
     of repeated forward are added. The layer keeps `kept` bytes, which may be offloaded."""
     backward = part.backward - weight
-    # `ahead` and `back` are the seconds of forward and backward, with what these wait for so far.
+    # `ahead` and `back` grow below: the seconds of forward and of backward, with all that each has
+    # been found to wait for up to that line.
     ahead, back = part.forward, backward + recompute
     returns = 1 - part.forward_only  # the share of the part that has a backward
     repeated = regime.share * policy.context
@@ -242,9 +245,9 @@ def expose_layer(
 @inlined
 def waiting_for_hooks(part: Part, row: Row, host: Pair, passes: Pair, launches: float) -> Pair:
     """Return the seconds, in forward and backward, by which the host takes longer than `passes`
-    where ZeRO 3 gathers single matrices of experts. `host` is the time of its launches, and
-    `launches` how many times as many backward has as forward. The gathers add `part.hooks` to that
-    time in forward, and `launches` times as much in backward."""
+    where ZeRO 3 gathers single matrices of experts, each from a hook in Python. `host` is the time
+    of its launches, and `launches` how many times as many backward has as forward. The hooks add
+    `part.hooks` to that time in forward, and `launches` times as much in backward."""
     if row.zero_stage != 3 or part.hooks == 0.0:
         return Pair(0.0, 0.0)
     return Pair(
@@ -344,7 +347,7 @@ def expose_data(
     are gathered or gradients reduced with each (ZeRO 2 and 3). `forward` and `backward` are the
     seconds of the passes that hide such traffic. Nothing is exposed here where the traffic comes
     once a step (`exposed_once`)."""
-    if regime.once:
+    if regime.once:  # All compute is left for other traffic to hide behind.
         return DataExposed(0.0, 0.0, forward + backward, forward)
     # Copies run on the device and hide behind nothing; traffic may hide beside copies. Early
     # traffic hides beside forward and late traffic beside backward; stuck traffic, which kernels of
@@ -366,10 +369,10 @@ def expose_data(
     exposed_late = exposed_traffic(f, c, late, backward)
     hidden = early + late - exposed_early - exposed_late
     return DataExposed(
-        before + stuck + exposed_early,
-        both + exposed_early + exposed_late,
-        forward + backward - hidden,
-        forward - (early - exposed_early),
+        forward=before + stuck + exposed_early,
+        both=both + exposed_early + exposed_late,
+        free=forward + backward - hidden,
+        free_forward=forward - (early - exposed_early),
     )
 
 
@@ -384,8 +387,8 @@ def exposed_traffic(f: Facts, c: CoefficientRecord, traffic: float, window: floa
 
 @inlined
 def exposed_once(f: Facts, c: CoefficientRecord, row: Row, traffic: float, window: float) -> float:
-    """Return the seconds that data-parallel traffic which comes once a step adds to it, beside
-    `window` seconds of compute. Some stacks do not overlap the traffic of ZeRO 1."""
+    """Return the seconds by which data-parallel traffic that is sent once a step lengthens the
+    step, beside `window` seconds of compute. Some stacks do not overlap the traffic of ZeRO 1."""
     if row.zero_stage == 1 and not f.overlap_zero1:
         return traffic
     return exposed_traffic(f, c, traffic, window)
@@ -400,5 +403,6 @@ def waiting_for_slow_node(f: Facts, c: CoefficientRecord, row: Row, micro_batche
     wait once."""
     if not f.fills_fabric:
         return 0.0
+    # A stage of a pipeline has one neighbour with pp 2, and two otherwise.
     neighbours = row.virtual_stages * min(max(row.pp - 1, 1), 2)
     return 2 * (micro_batches * neighbours + row.pp - 1) * c.slow_node_s

@@ -19,7 +19,7 @@ from models.cost.facts import ProblemRecords, coefficient_records
 from models.cost.fit import NO_SPREAD, Margin, fits
 from models.cost.least_links import NO_LINKS
 from models.cost.memory_terms import MEMORY
-from models.cost.pipeline.stage_partition import splits
+from models.cost.pipeline.stage_partition import split_over_stages
 from models.cost.problem_records import policy_numbers, question
 from models.cost.rows import ROW, StageTables, fill_keys, rows_of, take_rows
 from models.cost.stages import buffers_for
@@ -63,9 +63,9 @@ class LayoutRows(NamedTuple):
     def of(cls, problem: Problem, layouts: Layouts) -> LayoutRows:
         """Return the rows of legal layouts, with the problem's records for the recompute policies
         that occur in them."""
-        begin, tables, code = splits(problem, layouts)
+        begin, tables, partition_numbers = split_over_stages(problem, layouts)
         policies = policy_numbers(layouts.recompute)
-        records = rows_of(layouts, policies, code)
+        records = rows_of(layouts, policies, partition_numbers)
         return cls(question(problem, policies), records, policies, tables, begin)
 
     def for_problem(self, problem: Problem) -> LayoutRows:
@@ -144,18 +144,18 @@ class Predictions(StepCosts):
     layouts: Layouts
     rows: LayoutRows
 
-    def take(self, rows: Array) -> Predictions:
+    def take(self, positions: Array) -> Predictions:
         """Return the predictions at these positions, or where a mask is true. All predictions must
         share one record of coefficients, since `coefficients` is kept as it is."""
         return replace(
             self,
-            time_terms=self.time_terms[rows],
-            memory_terms=self.memory_terms[rows],
-            memory_stage=self.memory_stage[rows],
-            host_bytes=self.host_bytes[rows],
-            once_s=self.once_s[rows],
-            layouts=self.layouts.take(rows),
-            rows=self.rows.take(rows),
+            time_terms=self.time_terms[positions],
+            memory_terms=self.memory_terms[positions],
+            memory_stage=self.memory_stage[positions],
+            host_bytes=self.host_bytes[positions],
+            once_s=self.once_s[positions],
+            layouts=self.layouts.take(positions),
+            rows=self.rows.take(positions),
         )
 
     def with_stack(self, problem: Problem, coefficients: Coefficients) -> Predictions:
@@ -171,7 +171,7 @@ class Predictions(StepCosts):
             capacity=cluster.usable_bytes - reserve_bytes,
             usable=cluster.usable_bytes,
             host=cluster.host_bytes,
-            deviations=0.0,
+            deviations=0.0,  # No safety factor: the prediction itself has to fit.
             spread=NO_SPREAD,
         )
         return fits(margin, self.memory_terms, self.host_bytes)
@@ -220,8 +220,8 @@ def predict(
 
 def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
     """Return time and memory of n layouts under one record of coefficients, or one for each layout.
-    Under one, layouts are predicted in an order in which neighbours share work, and put back in
-    their own."""
+    Under one, layouts are sorted so that neighbours share work (`fill_keys`), predicted block by
+    block, and put back in their own order."""
     records = rows.records
     costs = empty_costs(len(records))
     buffers = buffers_for(rows.question, rows.tables)
@@ -237,6 +237,7 @@ def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
             costs=costs,
         )
 
+    # Nothing can be shared by a single layout, or under coefficients of each layout's own.
     if len(records) == 1 or len(coefficients) > 1:
         predict_block(records, costs)
         return StepCosts(coefficients, *costs)
@@ -254,7 +255,8 @@ def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
 
 
 def sums_of(terms: Array) -> Array:
-    """Return the sum of each row of `terms` (n, terms), (n,), added from the first to the last."""
+    """Return the sum of each row of `terms` (n, terms), (n,), added from the first to the last as
+    the search does. np.sum adds in another order, and so rounds differently."""
     sums = np.empty(len(terms))
     _sum_terms(terms, sums)
     return sums

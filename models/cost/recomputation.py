@@ -31,10 +31,12 @@ def recompute_seconds(policy: PolicyFacts, forward: float, pieces: Array) -> flo
 @compiled
 def kept_bytes(policy: PolicyFacts, stored: Activations, pieces: Array) -> float:
     """Return the bytes that a layer keeps from forward to backward under a recompute policy: its
-    input, and what the policy does not recompute. `pieces` has the bytes of each piece."""
+    input, and what the policy does not recompute. `pieces` has the bytes of each piece, and
+    `stored.others` are those that belong to no piece."""
     if policy.whole:
         return stored.input
     rest = 0.0
+    # Every piece that a policy may repeat by itself: those before LAST_PRODUCT.
     for piece in range(LAST_PRODUCT):
         if not policy.pieces >> piece & 1:
             rest += pieces[piece]

@@ -51,14 +51,15 @@ def rows_of(layouts: Layouts, policies: Array, partition: Array) -> Array:
     """Return layouts as records of Row, (n,). `policies` lists numbers of recompute policies,
     ascending, and a record has the position of its policy there. `partition` (n,) has the row of
     StageTables for each layout."""
-    worked_out = {
+    # Fields that layouts do not have under the same name.
+    translated = {
         "policy": np.searchsorted(policies, layouts.recompute),
         "partition": partition,
         "filling": filling_code(layouts.torus_axes, layouts.torus_block),
     }
     columns: list[Array] = [
         np.ascontiguousarray(
-            worked_out[name] if name in worked_out else getattr(layouts, name),
+            translated[name] if name in translated else getattr(layouts, name),
             dtype=np.bool_ if kind == "bool" else np.int64,
         )
         for name, kind in _KINDS.items()

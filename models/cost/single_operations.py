@@ -50,12 +50,11 @@ def _collective(
     facts = question.facts[0]
     # Devices follow each other (distance 1) in the default numbering of a torus (filling 0).
     set_group(question.order, 0, 1, devices, groups, TP)
-    if operation == 0:
+    if operation == 0:  # all_reduce
         return reduce(facts, question.dims, coefficients, groups, TP)
-    # all_gather, or reduce_scatter, which costs the same
-    if operation <= 2:
+    if operation <= 2:  # all_gather, or reduce_scatter, which costs the same
         return gather(facts, question.dims, coefficients, groups, TP)
-    if operation == 3:
+    if operation == 3:  # all_to_all
         return all_to_all(facts, question.dims, coefficients, groups, TP)
     return send(question.dims, coefficients, groups, TP)
 

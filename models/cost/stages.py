@@ -1,7 +1,8 @@
 """The parts of a layout, and the stages of its pipeline as sums over their parts.
 
 A *part* is a layer of one kind, the embedding or the head. Communication is *exposed* where no
-compute hides it. Stages that have equal parts are worked out once, as one *distinct* stage.
+compute hides it. A *regime* is what ZeRO, recompute, offload and the schedule decide about how
+parts run. Stages that have equal parts are worked out once, as one *distinct* stage.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ def expose_parts(
     and head): its compute, and the communication that no compute hides. Where the schedule moves
     weight gradients, write also the seconds by which these make a part longer."""
     facts = question.facts[0]
-    set_kept(facts, question.policies, row, workspace)
+    set_regime_and_kept(facts, question.policies, row, workspace)
     moves_weights = moves_weight_gradients(row.schedule)
     for index in range(facts.kinds + 2):
         exposed = expose_part(question, row, coefficients, workspace, index, 0.0)
@@ -190,7 +191,7 @@ def expose_parts(
             weight = workspace.parts[index].weight
             without = expose_part(question, row, coefficients, workspace, index, weight)
             workspace.weights[index] = exposed.both - without.both
-    set_once(facts, row, workspace)
+    set_once_a_step(facts, row, workspace)
 
 
 @inlined
@@ -239,7 +240,7 @@ def expose_part(
 
 
 @inlined
-def set_kept(facts: Facts, policies: Array, row: Row, workspace: Workspace) -> None:
+def set_regime_and_kept(facts: Facts, policies: Array, row: Row, workspace: Workspace) -> None:
     """Set the workspace's Regime for a layout, and the bytes of activations that every part keeps:
     the mean over layers that are recomputed and layers that are not. The regime also gets the bytes
     kept by the largest layer, and the bytes in use while a layer is computed again."""
@@ -265,7 +266,7 @@ def set_kept(facts: Facts, policies: Array, row: Row, workspace: Workspace) -> N
 
 
 @inlined
-def set_once(facts: Facts, row: Row, workspace: Workspace) -> None:
+def set_once_a_step(facts: Facts, row: Row, workspace: Workspace) -> None:
     """Write the seconds of data-parallel traffic that every part has once a step, before any
     overlap: gathers of parameters and reductions of gradients. What comes with every micro-batch
     instead counts in `expose_data`, and is 0 here."""

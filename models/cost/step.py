@@ -17,7 +17,7 @@ from models.cost.collectives import links_of
 from models.cost.facts import CoefficientRecord, ProblemRecords
 from models.cost.least_links import LeastLinks, least_links
 from models.cost.memory_terms import MEMORY, write_memory_terms
-from models.cost.overlap import overlaps
+from models.cost.overlap import overlaps_micro_batches
 from models.cost.parts import set_shard
 from models.cost.pipeline.bubble import moves_weight_gradients
 from models.cost.rows import Row, StageTables
@@ -60,7 +60,9 @@ def set_mesh(
         )
     set_traffic(question, row, shard, coefficients, links, workspace)
     workspace.mesh[0].undecided = row.placement < 0
-    buffers.row[0].policy = -1  # No policy: the exposed seconds are those of another mesh.
+    # No policy: the exposed seconds in `buffers` are those of the mesh before, so that they must
+    # not be reused.
+    buffers.row[0].policy = -1
 
 
 class Costs(NamedTuple):
@@ -81,11 +83,11 @@ class Costs(NamedTuple):
 def empty_costs(n: int) -> Costs:
     """Return arrays for the costs of n layouts, not filled yet."""
     return Costs(
-        np.empty((n, len(TIME))),
-        np.empty((n, len(MEMORY))),
-        np.empty(n, dtype=np.int64),
-        np.empty(n),
-        np.empty(n),
+        time=np.empty((n, len(TIME))),
+        memory=np.empty((n, len(MEMORY))),
+        fullest=np.empty(n, dtype=np.int64),
+        host=np.empty(n),
+        once=np.empty(n),
     )
 
 
@@ -103,16 +105,16 @@ def predict_rows(
     for each layout. Under one, what depends on the shard, mesh or policies alone is reused where
     the previous layout has the same. Sorted rows (models.cost.rows.fill_keys) are therefore
     faster."""
-    # With a record for each layout, no result of the previous layout can be reused.
-    drawn = len(coefficients) > 1
+    # Under coefficients of its own, no layout can reuse a result of the previous one.
+    own_coefficients = len(coefficients) > 1
     reset(buffers)
     before = buffers.shard[0]
     for i in range(len(rows)):
         row = rows[i]
-        c = coefficients[i if drawn else 0]
-        if drawn:
+        c = coefficients[i if own_coefficients else 0]
+        if own_coefficients:
             reset(buffers)
-        new_mesh = buffers.shard[0].micro_batch == 0
+        new_mesh = buffers.shard[0].micro_batch == 0  # `reset` leaves a 0 here
         new_mesh = new_mesh or not (same_shard(row, before) and same_mesh(row, before))
         if new_mesh:
             set_mesh(question, row, c, least, buffers)
@@ -129,7 +131,7 @@ def predict_rows(
 @inlined
 def same_mesh(one: Row, other: Row) -> bool:
     """Say whether two layouts have equal pp and data-parallel degrees and equal placements. With
-    equal shards they then have one mesh."""
+    equal shards they then have one mesh, whose costs are reused."""
     return (
         one.pp == other.pp
         and one.dp_shard == other.dp_shard
@@ -151,6 +153,6 @@ def same_regime(one: Row, other: Row) -> bool:
         and one.zero_stage == other.zero_stage
         and one.reshard == other.reshard
         and (one.recompute_layers == 0 or one.virtual_stages == other.virtual_stages)
-        and overlaps(one) == overlaps(other)
+        and overlaps_micro_batches(one) == overlaps_micro_batches(other)
         and moves_weight_gradients(one.schedule) == moves_weight_gradients(other.schedule)
     )

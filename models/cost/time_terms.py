@@ -16,7 +16,7 @@ from models.columns import Array
 from models.compilation.compiled import inlined
 from models.cost.facts import CoefficientRecord, Facts, ProblemRecords
 from models.cost.mesh import Mesh
-from models.cost.overlap import exposed_once, overlaps, waiting_for_slow_node
+from models.cost.overlap import exposed_once, overlaps_micro_batches, waiting_for_slow_node
 from models.cost.pipeline.bubble import (
     FORWARD,
     StageTimes,
@@ -177,6 +177,7 @@ def once_seconds(
     one another."""
     forward, backward = stages.forward[stage], stages.backward[stage]
     if ends_together(row.schedule) and row.pp > 1:
+        # FORWARD is the share of a forward in both passes.
         both = length / length_of_equal_stages(row.pp, row.virtual_stages, m)
         forward, backward = FORWARD * both, (1 - FORWARD) * both
     gathers = exposed_once(f, c, row, stages.gather[stage], forward)
@@ -187,11 +188,11 @@ def once_seconds(
 def exposed_sends(
     f: Facts, c: CoefficientRecord, row: Row, m: int, send: float, beside: float
 ) -> float:
-    """Return the exposed seconds of a stage's sends in a step. One takes `send` seconds, and a
-    chunk has two for each micro-batch, of activations and of their gradients. `beside` is the
-    seconds of compute that they may hide behind."""
+    """Return the exposed seconds of a stage's sends to its neighbours in a step. One send takes
+    `send` seconds, and a chunk has two for each micro-batch: of activations forward and of their
+    gradients back. `beside` is the seconds of compute that the sends may hide behind."""
     seconds = 2 * m * row.virtual_stages * send
-    if not (f.overlap_pipeline and overlaps(row)):
+    if not (f.overlap_pipeline and overlaps_micro_batches(row)):
         return seconds
     return seconds - min(c.pipeline_overlap * seconds, beside)
 

@@ -11,8 +11,8 @@ import math
 
 from models.columns import Array
 from models.compilation.compiled import compiled
-from models.cost.collectives import Links, doublings, time
-from models.cost.compute import largest_of, skew
+from models.cost.collectives import Links, collective_seconds, doublings
+from models.cost.compute import expected_maximum, skew
 from models.cost.encoder import encoder_shard
 from models.cost.facts import (
     ALLGATHER,
@@ -68,9 +68,10 @@ def set_traffic(
     sequence_keys = row.micro_batch * facts.seq_len * 2 * largest_keys * facts.activation_bytes
     token_bytes = facts.residual_streams * facts.hidden_size * facts.activation_bytes
     mesh.micro_batches = micro_batches(facts, row)
-    mesh.send = time(links.send, shard.local_tokens * token_bytes) + coefficients.send_s
-    if row.pp == 1:
-        mesh.send = 0.0
+    mesh.send = 0.0
+    if row.pp > 1:
+        sent = shard.local_tokens * token_bytes
+        mesh.send = collective_seconds(links.send, sent) + coefficients.send_s
     mesh.dense_shards = links.dense_shards
     mesh.expert_shards = links.expert_shards
     mesh.tensor_across_domains = links.tensor_across_domains
@@ -112,7 +113,7 @@ def uneven_attention(facts: Facts, layers: Array, row: Row, parts: Array) -> flo
         attention += layers[kind].num_layers * both
     documents = max(facts.global_batch * facts.seq_len / (ranks * facts.document_length), 1.0)
     variance = ((1 + facts.document_spread * facts.document_spread) ** 4 - 1) / documents
-    longer = math.sqrt(variance) * largest_of(float(ranks))
+    longer = math.sqrt(variance) * expected_maximum(float(ranks))
     # A mean stage has 1 / pp of the attention.
     return attention / row.pp * min(longer, facts.seq_len / facts.attended_length - 1)
 
@@ -149,7 +150,7 @@ def tensor_traffic(facts: Facts, layer: LayerFacts, row: Row, shard: Shard, link
         seconds = cut_blocks(layer) * block
     if layer.sparse and row.etp > 1:
         expert_bytes = layer.expert_input * facts.activation_bytes
-        seconds += 2 * time(links.etp, routed_tokens(layer, shard) * expert_bytes)
+        seconds += 2 * collective_seconds(links.etp, routed_tokens(layer, shard) * expert_bytes)
     return seconds
 
 
@@ -157,7 +158,7 @@ def tensor_traffic(facts: Facts, layer: LayerFacts, row: Row, shard: Shard, link
 def add_encoder_traffic(images: Images, row: Row, links: Links, part: Part) -> None:
     """Set the tensor-parallel traffic of the embedding to the encoder's: an all-reduce behind every
     block that tensor parallelism cuts. Add to its data-parallel traffic the latency of a gather and
-    of a reduction for each layer of the encoder."""
+    of a reduction for each layer of the encoder, whose bytes count with the embedding's."""
     facts = images.facts[0]
     encoder = images.encoder[0]
     shard = encoder_shard(images, row)
@@ -166,7 +167,7 @@ def add_encoder_traffic(images: Images, row: Row, links: Links, part: Part) -> N
         blocks += images.layers[kind].num_layers * cut_blocks(images.layers[kind])
     part.tensor = 0.0
     if shard.tp > 1:
-        part.tensor = blocks * time(
+        part.tensor = blocks * collective_seconds(
             links.tp_reduce, shard.tokens * facts.hidden_size * facts.activation_bytes
         )
     part.tensor_back = part.tensor if encoder.trained else 0.0
@@ -210,7 +211,7 @@ def context_traffic(facts: Facts, layer: LayerFacts, row: Row, shard: Shard, lin
     seconds = attention_context(facts, layer, row, shard, links) if layer.attends else 0.0
     if layer.recurs:  # A recurrence needs whole sequences: heads are exchanged for tokens and back.
         exchanged = shard.tokens * layer.recurrence_exchanged / shard.tp
-        seconds += time(links.cp, exchanged * facts.activation_bytes)
+        seconds += collective_seconds(links.cp, exchanged * facts.activation_bytes)
     return seconds
 
 
@@ -224,16 +225,17 @@ def attention_context(
     keys = layer.kv_dim * kv_share(layer, shard.tp)
     # Whatever queries choose, every rank gets these keys of all ranks, and tp does not cut them.
     if layer.passed_keys > 0:
-        return time(links.cp, shard.tokens * row.cp * layer.passed_keys * facts.activation_bytes)
+        passed = shard.tokens * row.cp * layer.passed_keys
+        return collective_seconds(links.cp, passed * facts.activation_bytes)
     if facts.context == ULYSSES:
         heads = layer.num_attention_heads * (layer.head_dim + layer.v_head_dim) / shard.tp
         # Every rank needs a key-value head, so they are repeated where there are fewer than ranks.
         keys = max(keys, row.cp * layer.kv_dim / layer.num_key_value_heads)
-        return time(links.cp, shard.tokens * (heads + keys) * facts.activation_bytes)
+        return collective_seconds(links.cp, shard.tokens * (heads + keys) * facts.activation_bytes)
     # Keys come from as many ranks as a window reaches over.
     reach = min(layer.sliding_window, facts.seq_len) if layer.sliding_window > 0 else facts.seq_len
     share = min(reach / (facts.seq_len / row.cp), row.cp)
-    return time(links.cp, shard.tokens * share * keys * facts.activation_bytes)
+    return collective_seconds(links.cp, shard.tokens * share * keys * facts.activation_bytes)
 
 
 @compiled
@@ -270,16 +272,18 @@ def set_data_traffic(
     part has experts too, which have data-parallel groups of their own."""
     gathered = part.dense * facts.gather_bytes
     gradient = part.trained_dense * facts.reduce_bytes
-    part.gather = time(links.sharding, gathered)
-    part.scatter = time(links.sharding, gradient)
-    part.scatter += time(links.replicate, gradient / links.dense_shards)
-    part.reduce = time(links.replicas, gradient)
+    # Sharded gradients are scattered over the shards, and each shard is then all-reduced over its
+    # replicas. Whole gradients are all-reduced over all ranks at once (`reduce`).
+    part.gather = collective_seconds(links.sharding, gathered)
+    part.scatter = collective_seconds(links.sharding, gradient)
+    part.scatter += collective_seconds(links.replicate, gradient / links.dense_shards)
+    part.reduce = collective_seconds(links.replicas, gradient)
     part.stuck = 0.0
     copied = part.dense if links.dense_shards > 1 else 0.0
     reduced = part.trained_dense if links.dense_shards > 1 else 0.0
     if sparse:
-        expert_gather = time(links.edp, part.expert * facts.gather_bytes)
-        expert_scatter = time(links.edp, part.trained_expert * facts.reduce_bytes)
+        expert_gather = collective_seconds(links.edp, part.expert * facts.gather_bytes)
+        expert_scatter = collective_seconds(links.edp, part.trained_expert * facts.reduce_bytes)
         part.gather += expert_gather
         # Kernels that need the weights of all experts wait for what is not prefetched.
         part.stuck = expert_gather * (1 - coefficients.expert_prefetch)
@@ -289,7 +293,7 @@ def set_data_traffic(
         # over them follows.
         if row.dp_shard > 1:
             share = part.trained_expert * facts.reduce_bytes / links.expert_shards
-            part.scatter += time(links.replicate, share)
+            part.scatter += collective_seconds(links.replicate, share)
         copied += part.expert if links.expert_shards > 1 else 0.0
         reduced += part.trained_expert if links.expert_shards > 1 else 0.0
     rate = facts.memory_bytes_s * coefficients.memory

@@ -17,7 +17,7 @@ import numpy as np
 
 from models.columns import Array
 from models.cost.layout_parts import LayoutParts
-from models.cost.pipeline.schedules import run
+from models.cost.pipeline.schedules import run_schedule
 from models.cost.pipeline.stage_partition import layers_of_chunks
 from models.cost.predictions import predict
 from models.errors import Invalid
@@ -79,7 +79,7 @@ def timeline(
     of_micro_batches = int(rows.num_micro_batches(problem.workload.global_batch)[0])
     shown = _micro_batches_shown(layout, of_micro_batches, micro_batches)
     data_parallel_s = float(predicted.once_s[0])
-    operations = run(layout, shown, _operation_seconds(problem, layout, coefficients))
+    operations = run_schedule(layout, shown, _operation_seconds(problem, layout, coefficients))
     events = [
         Event(
             stage=stage,

@@ -87,8 +87,8 @@ def search_on(
     known: Layouts | None = None,
     among: Sequence[Meshes] | None = None,
 ) -> SearchAnswer:
-    """Return the layouts that reach the goal, from the tables of a space. The other arguments and
-    the errors are those of `search`.
+    """Return the layouts that reach the goal, from the tables of a space. `known` layouts are
+    candidates from the start. Raises what `search` does.
 
     If `among` is given, only its meshes are searched. They must be those that an exact answer
     `opened`, and the goal must ask for something faster than that answer: no other mesh has it,
@@ -98,7 +98,8 @@ def search_on(
     if known is not None:
         incumbent.add_known(*_known_that_fit(tables, known))
     answer = _Search(tables, incumbent, should_continue).run(among)
-    # The ranking may lack meshes. A search that starts from the times found adds them.
+    # The ranking may lack meshes that were dropped before a faster layout of another mesh was
+    # found. A search that starts from the times found adds them.
     while answer.certificate.exact and incumbent.may_lack_meshes:
         incumbent = incumbent.for_second_search()
         try:
@@ -207,14 +208,15 @@ class _Search:
         """Return the cores made of the trunks at these positions and every pair of expert degrees.
         Pairs whose product ep · etp does not divide a stage's devices are counted as rejected.
         Cores whose bound is beyond the limits are left out."""
-        tables, before = self.tables, int(self.counts[0]["placed_meshes"])
+        tables = self.tables
+        before = int(self.counts[0]["placed_meshes"])
         limits = self.incumbent.limits
         cores = cross_all(tables.compiled, tables.crossing, trunks, limits, self.counts)
-        # Placed meshes, which are meshes in one placement each: under all pairs, and under the
-        # pairs that divide a stage's devices.
-        every = int(tables.placed_meshes[trunks].sum()) * len(tables.experts)
-        folding = int(self.counts[0]["placed_meshes"]) - before
-        self.rejected["experts_fold_over_dense_axes"] += (every - folding) * len(tables.policies)
+        # A placed mesh is a mesh in one placement. cross_all has counted those under the pairs that
+        # divide a stage's devices.
+        under_all_pairs = int(tables.placed_meshes[trunks].sum()) * len(tables.experts)
+        not_dividing = under_all_pairs - (int(self.counts[0]["placed_meshes"]) - before)
+        self.rejected["experts_fold_over_dense_axes"] += not_dividing * len(tables.policies)
         return cores
 
     def _open_cores(self, cores: Cores) -> None:
@@ -245,7 +247,7 @@ class _Search:
         A bound is over the policies that may fit with an even chance. A later search that asks for
         less certainty can therefore go on with these meshes.
         """
-        meshes = self.tables.meshes(trunk, pair)
+        meshes = self.tables.meshes_of_cores(trunk, pair)
         bound_meshes(self.tables.at_even_chance.compiled, meshes)
         with_pipeline = meshes.rows["pp"] > 1
         promising = self._promising_positions(meshes.bound, with_pipeline, meshes.points)
@@ -268,14 +270,14 @@ class _Search:
         count = int(self.counts[0]["found"])
         self.counts[0]["found"] = 0
         rows, variant, schedule, seconds, points = (values[:count].copy() for values in self.found)
-        self.incumbent.keep(self.tables.layouts(rows, schedule, variant), seconds, points)
+        self.incumbent.keep(self.tables.layouts_of(rows, schedule, variant), seconds, points)
 
     # -- what is left out
 
     def _promising_positions(self, bound: Array, with_pipeline: Array, points: Array) -> Array:
         """Return the positions of rows that may be in the answer. `bound` has the least seconds of
         a step and `points` the least complexity of what grows from each row, (n,). The least bound
-        of the other rows is noted for the certificate."""
+        of the other rows is noted, since the proof of the answer states it."""
         promising = self.incumbent.is_promising(bound, with_pipeline, points)
         self._note_left_out(float(bound[~promising].min(initial=np.inf)))
         return np.flatnonzero(promising)

@@ -29,6 +29,7 @@ _RANKED = 64
 def limits_for(goal: Goal, fixed: Array | None) -> Limits:
     """Return the limits of a search before it has found anything. If `fixed` (2,) is given, it has
     the most seconds of layouts without and with a pipeline, and the limits never get tighter."""
+    # The ranking has `top` different times, each of which several meshes may share.
     capacity = _RANKED * goal.top
     limits = Limits(
         tolerance=float(goal.tolerance),
@@ -105,9 +106,9 @@ class Incumbent:
     @property
     def may_lack_meshes(self) -> bool:
         """Say whether the search may have dropped meshes that belong in the ranking. The ranking
-        has `top` meshes of different times. When a faster layout of a ranked mesh is found, the
-        mesh may come to the time of another. Both then count as one, and a mesh that was dropped
-        before belongs in the free place."""
+        has `top` meshes of different times (to nine digits). When a faster layout of a ranked mesh
+        is found, the mesh may come to the time of another. Both then count as one, and a mesh that
+        was dropped before belongs in the free place."""
         times = self.limits.times[: self.limits.ranked_count[0]]
         different = np.unique([_to_nine_digits(time) for time in times])
         top = self.goal.top

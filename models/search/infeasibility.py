@@ -93,13 +93,13 @@ def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
 
 def rule_to_blame(problem: Problem) -> tuple[str, str]:
     """Return the name of the rule that keeps all chips from being used, whatever the constraints,
-    and a sentence about it: the first rule that the nearest layout breaks. The batch is blamed, and
-    not the number of layers, where no degrees that are legal otherwise leave a dp that divides the
-    batch."""
+    and a sentence about it: the first rule that the nearest layout breaks. If that is about the
+    batch or the layers, the batch is blamed where it alone refuses some tp, cp and pp: no dp that
+    they leave divides it."""
     obstacle = _nearest_obstacle(problem, {})
     if obstacle.rule not in ("batch_divides", "layers_divide"):
         return obstacle.rule, obstacle.sentence
-    # The batch is not to blame where every legal tp, cp and pp leaves a dp that divides the batch.
+    # `rejected` counts by the first rule that refuses, and the batch is tested after the degrees.
     _, rejected = Space(problem, Constraints()).trunks
     if not rejected["batch_divides"]:
         return obstacle.rule, obstacle.sentence
@@ -134,6 +134,7 @@ def forbidden_schedules(problem: Problem) -> tuple[tuple[str, ...], str]:
     """Return the schedules of a stack that load balancing over the global batch rules out with more
     than one micro-batch, and words that say why. Both are empty where it rules out none."""
     rule, stack = RULES_BY_NAME["balancing_needs_all_forwards_first"], problem.stack
+    # Two stages stand for any pipeline: the rule looks at the schedule alone.
     layouts = [Layout(pp=2, schedule=name) for name in stack.schedules]
     allowed = np.broadcast_to(rule.test(problem, Layouts.of(layouts)), len(layouts))
     ruled_out = [layout for layout, legal in zip(layouts, allowed, strict=True) if not legal]
@@ -163,8 +164,9 @@ class _Obstacle:
 def _nearest_obstacle(problem: Problem, allowed: Allowed) -> _Obstacle:
     """Return what refuses the layout that comes nearest to being legal.
 
-    The nearest layout breaks the fewest rules. Of those, it has as many layers on every stage,
-    divides tensors and sequences the least, and gets furthest before the first rule that it breaks.
+    The nearest layout breaks the fewest rules. Ties go to layouts with equally many layers on every
+    stage, then to those that divide tensors and sequences the least, then to those that get
+    furthest before the first rule that they break.
     """
     layouts = _nearest_candidates(problem, allowed)
     if not len(layouts):
@@ -189,9 +191,9 @@ def _nearest_obstacle(problem: Problem, allowed: Allowed) -> _Obstacle:
     messages = {rule.name: rule.message(problem, layout) for rule in rules}
     broken_rules = "; ".join(f"{name}: {message}" for name, message in messages.items())
     return _Obstacle(
-        rules[0].name,
-        "; ".join(messages.values()),
-        f"the nearest, {layout.summary()}, breaks {broken_rules}",
+        rule=rules[0].name,
+        message="; ".join(messages.values()),
+        sentence=f"the nearest, {layout.summary()}, breaks {broken_rules}",
     )
 
 
@@ -212,9 +214,9 @@ def _nearest_candidates(problem: Problem, allowed: Allowed) -> Layouts:
     degrees = _candidate_meshes(problem, allowed)
     if not len(degrees):
         return degrees
-    tests = [rule.test(problem, degrees) for rule in RULES if rule.field in _MESH_RULE_FIELDS]
-    obeyed = np.sum(tests, axis=0)
-    best = degrees.take(obeyed == obeyed.max())
+    obeys = [rule.test(problem, degrees) for rule in RULES if rule.field in _MESH_RULE_FIELDS]
+    rules_obeyed = np.sum(obeys, axis=0)
+    best = degrees.take(rules_obeyed == rules_obeyed.max())
     # The first of each kind is taken. In a pipeline it has most micro-batches (least dp and
     # micro_batch), with which every schedule runs; without a pipeline it divides the model least.
     rank = np.where(best.pp > 1, best.dp * best.micro_batch, best.tp * best.cp)
@@ -222,6 +224,7 @@ def _nearest_candidates(problem: Problem, allowed: Allowed) -> Layouts:
     kinds = np.stack([best.pp, best.dp_shard > 1, best.dp_replicate > 1], axis=1)
     _, first_of_kind = np.unique(kinds, axis=0, return_index=True)
     policies = _candidate_policies(problem, allowed)
+    # Each mesh (a position in first_of_kind) with each policy.
     mesh, policy = np.indices((len(first_of_kind), len(policies))).reshape(2, -1)
     knobs = (*POLICY_KNOBS, "torus_block")
     columns = {knob: getattr(policies, knob)[policy] for knob in knobs}

@@ -16,7 +16,7 @@ import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
-from models.cost.pipeline.bubble import ends_together, in_flight, weighed
+from models.cost.pipeline.bubble import ends_together, in_flight, weighted_sum
 from models.cost.rows import Row, StageTables
 from models.cost.stages import Workspace
 from models.spec.layout import AFAB, DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE
@@ -59,9 +59,10 @@ class LeastPasses(NamedTuple):
 def least_passes(
     chains: Chains, schedules: Array, flops: Array, tables: StageTables
 ) -> LeastPasses:
-    """Return the sums that bound the time and memory of n chains under s schedules from below.
-    `schedules` are records of Row (s,). `flops` (parts,) has the FLOPs of each part of the model:
-    they choose the path through the pipeline that is followed. `tables` has the partitions."""
+    """Return the sums that bound the time and memory of n chains under s schedules from below, and
+    the `decisive` schedules of each chain, one of which is fastest. `schedules` are records of Row
+    (s,). `flops` (parts,) has the FLOPs of each part of the model, by which the longest path is
+    chosen. `tables` has the partitions."""
     n, s = chains.legal.shape
     with_wgrad, without_wgrad = np.zeros((2, n, s, len(flops)))
     kept = np.zeros((n, len(flops)))
@@ -72,7 +73,9 @@ def least_passes(
 
 
 @inlined
-def seconds_of(workspace: Workspace, least: LeastPasses, chain: int, schedule: int) -> float:
+def least_seconds_under(
+    workspace: Workspace, least: LeastPasses, chain: int, schedule: int
+) -> float:
     """Return a lower bound of the seconds that all passes of a step take under one schedule.
     `chain` (pp with a number of micro-batches) and `schedule` are numbers. The workspace must hold
     the exposed seconds of the parts."""
@@ -92,7 +95,8 @@ def least_seconds(workspace: Workspace, least: LeastPasses, chain: int) -> float
     hold the exposed seconds of the parts."""
     seconds = np.inf
     for i in range(least.decisive_count[chain]):
-        seconds = min(seconds, seconds_of(workspace, least, chain, least.decisive[chain, i]))
+        schedule = least.decisive[chain, i]
+        seconds = min(seconds, least_seconds_under(workspace, least, chain, schedule))
     return seconds
 
 
@@ -154,9 +158,10 @@ def _set_path(
     forward and backward of each part of the model: with weight gradients to `with_wgrad` (parts,),
     and without to `without_wgrad` (parts,), which must both be 0. Of the paths that bound the
     schedule's time, the one with most FLOPs is taken. `scratch` (2, parts) is overwritten."""
-    # Amounts of each part in the whole model, and in the stages before the present one.
+    # Amounts of each part (layers of each kind, embedding, head) in the whole model, and in the
+    # stages before the present one.
     whole, before = scratch[0], scratch[1]
-    # Equal stages share one entry of the tables, to which this points.
+    # kind[stage] is the entry of the tables that the stage shares with all stages equal to it.
     kind = tables.kind[partition]
     whole[:] = 0.0
     before[:] = 0.0
@@ -169,13 +174,15 @@ def _set_path(
         return
     _add(_on_mean_stage(row.schedule, pp, m), whole, with_wgrad)
     # FLOPs stand for seconds: how long the parts take is not known yet.
-    longest = weighed(with_wgrad, flops)
+    longest = weighted_sum(with_wgrad, flops)
     for stage in range(pp):
         own = tables.amounts[partition, kind[stage]]
         for path in range(2):
+            # How often the path takes the whole model, the stages before, and this stage.
             of_whole, of_before, of_own = _path(row.schedule, pp, m, stage, path)
-            seconds = of_whole * weighed(whole, flops) + of_before * weighed(before, flops)
-            seconds += of_own * weighed(own, flops)
+            seconds = of_whole * weighted_sum(whole, flops)
+            seconds += of_before * weighted_sum(before, flops)
+            seconds += of_own * weighted_sum(own, flops)
             if seconds > longest:
                 longest = seconds
                 with_wgrad[:] = 0.0
@@ -189,8 +196,9 @@ def _set_path(
     # micro-batches come after the path's end.
     if pp > 1 and row.schedule == ZERO_BUBBLE:
         own, postponed = tables.amounts[partition, kind[pp - 1]], min(m, pp) - 1
-        seconds = _WITHOUT_WEIGHTS * (weighed(whole, flops) + postponed * weighed(own, flops))
-        if seconds + (m - 1 - postponed) * weighed(own, flops) > longest:
+        own_flops = weighted_sum(own, flops)
+        seconds = _WITHOUT_WEIGHTS * (weighted_sum(whole, flops) + postponed * own_flops)
+        if seconds + (m - 1 - postponed) * own_flops > longest:
             with_wgrad[:] = 0.0
             _add(m - 1 - postponed, own, with_wgrad)
             _add(1.0, whole, without_wgrad)
@@ -300,11 +308,12 @@ def _insert_decisive(least: LeastPasses, chain: int, schedule: int) -> None:
 def _takes_no_more(least: LeastPasses, chain: int, schedule: int, other: int) -> bool:
     """Say whether a schedule takes no longer than another, however long the parts take. `chain`,
     `schedule` and `other` are numbers."""
-    # Weight gradients may be any share of a part's seconds. If they are all of them, only passes
-    # with weight gradients take time; if none, passes without take as long. Time is linear between.
+    # A part's time is linear in the share of it that weight gradients take, so both ends of this
+    # share are tested. At 1 only passes with weight gradients take time; at 0 both kinds take as
+    # long as each other.
     for part in range(least.with_wgrad.shape[2]):
-        saved = least.with_wgrad[chain, other, part] - least.with_wgrad[chain, schedule, part]
+        fewer = least.with_wgrad[chain, other, part] - least.with_wgrad[chain, schedule, part]
         without_wgrad = least.without_wgrad[chain, schedule, part]
-        if saved < 0 or saved + least.without_wgrad[chain, other, part] < without_wgrad:
+        if fewer < 0 or fewer + least.without_wgrad[chain, other, part] < without_wgrad:
             return False
     return True

@@ -79,10 +79,12 @@ def slowest_of_fastest(limits: Limits, side: int) -> float:
     without a pipeline and 1 with one. Slower layouts may be in it for their simplicity."""
     if limits.is_fixed:
         return limits.fixed[side]
-    # The ranking ends at its last time or at the tolerance, but never before the best layout. With
-    # `both_sides` the best layout of this side is in the answer too, however slow it is.
+    # The ranking ends at its last time or at the tolerance, but never before the best layout.
     ranked_to = max(min(limits.last[0], slowest_tolerated(limits)), limits.best[0])
-    return max(ranked_to, limits.sides[side]) if limits.both_sides else ranked_to
+    if not limits.both_sides:
+        return ranked_to
+    # The best layout of this side is in the answer too, however slow it is.
+    return max(ranked_to, limits.sides[side])
 
 
 @compiled
@@ -90,6 +92,7 @@ def set_longest(limits: Limits) -> None:
     """Write `limits.longest` (2, points): the seconds within which layouts must be. A layout is in
     the answer if it is among the fastest, or if it is within the tolerance and faster than all that
     are as simple."""
+    # `_BELOW` makes "at most this long" mean "shorter than".
     within, most = slowest_tolerated(limits), min(limits.faster_than * _BELOW, _LONGEST)
     for side in range(2):
         fast = slowest_of_fastest(limits, side)
@@ -101,10 +104,11 @@ def set_longest(limits: Limits) -> None:
 @compiled
 def consider(limits: Limits, row: Row, seconds: float, points: int) -> bool:
     """Tighten the limits by a layout that takes `seconds` and has `points` of complexity. Return
-    whether it may be in the answer."""
+    whether it may be in the answer, which has no layout that takes `faster_than` or longer."""
     if seconds >= limits.faster_than:
         return False
-    side, last_before = 1 if row.pp > 1 else 0, limits.last[0]
+    side = 1 if row.pp > 1 else 0
+    last_before = limits.last[0]  # the slowest time in the ranking
     tightens = seconds < limits.sides[side]
     limits.best[0] = min(limits.best[0], seconds)
     limits.sides[side] = min(limits.sides[side], seconds)

@@ -6,7 +6,8 @@ cannot be in an answer is left out as soon as that shows.
 
 A *variant* is a sharding with a memory policy. A *chain* is pp with a number of micro-batches,
 which decides the legal schedules. `row` is the record of one mesh, into which its policies are
-written in turn.
+written in turn. `longest` has the most seconds that a layout of each complexity (in points) may
+take and still be in an answer. The *closing bound* is the least bound of all that was left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from models.compilation.compiled import compiled, inlined
 from models.cost.fit import fits_memory
 from models.cost.memory_terms import write_memory_terms
 from models.cost.rows import Row
-from models.cost.stages import expose_parts, fill_stages, reset, set_kept
+from models.cost.stages import expose_parts, fill_stages, reset, set_regime_and_kept
 from models.cost.step import same_regime, set_mesh
 from models.cost.time_terms import write_time_terms
 from models.search.compiled_tables import (
@@ -28,7 +29,7 @@ from models.search.compiled_tables import (
     Progress,
     SearchCounts,
 )
-from models.search.least_passes import least_seconds, seconds_of
+from models.search.least_passes import least_seconds, least_seconds_under
 from models.search.limits import consider
 from models.search.partial_sums import least_memory, least_step
 
@@ -92,7 +93,7 @@ def bound_memory(tables: CompiledTables, chain: int, row: Row) -> float:
     number of micro-batches)."""
     facts = tables.question.facts[0]
     workspace = tables.buffers.workspace
-    set_kept(facts, tables.question.policies, row, workspace)
+    set_regime_and_kept(facts, tables.question.policies, row, workspace)
     return least_memory(facts, row, tables.coefficients[0], workspace, tables.passes.kept[chain])
 
 
@@ -111,10 +112,11 @@ def bound_schedules(tables: CompiledTables, chain: int, row: Row) -> float:
 def bound_schedule(tables: CompiledTables, chain: int, schedule: int, row: Row) -> float:
     """Return a lower bound of the seconds of a step of all layouts that grow from a row, under the
     schedule with this number, which must have been written into the row (`set_schedule`). `chain`
-    is the number of the row's chain (pp with a number of micro-batches)."""
+    is the number of the row's chain (pp with a number of micro-batches). The exposed seconds of
+    each part (compute, and traffic that it does not hide) are set first."""
     expose(tables, row)
     workspace = tables.buffers.workspace
-    passes = seconds_of(workspace, tables.passes, chain, schedule)
+    passes = least_seconds_under(workspace, tables.passes, chain, schedule)
     return least_step(tables.question.facts[0], row, tables.coefficients[0], workspace, passes)
 
 
@@ -159,7 +161,6 @@ def time_policies(tables: CompiledTables, meshes: Meshes, mesh: int, progress: P
         seconds = bound_variant(tables, chain, variant, row)
         tables.scratch.fewest[variant] = row.recompute_layers
         if seconds > longest[points]:
-            # The certificate states the least bound of all that was left out.
             counts.closing_bound = min(counts.closing_bound, seconds)
             # If the plain variant is too slow, so are the others of its sharding. If it only needs
             # too much memory (infinity), they may still fit.
@@ -208,6 +209,7 @@ def is_promising(
         if tables.scratch.quickest[variant] > limit:
             continue
         set_variant(tables.policies, row, variant)
+        # The fewest recomputed layers with which the variant may fit are the fastest.
         row.recompute_layers = tables.scratch.fewest[variant]
         seconds = bound_schedules(tables, chain, row)
         if seconds <= limit:
@@ -230,7 +232,7 @@ def evaluate_policies(
     with_pipeline = 1 if row.pp > 1 else 0
     longest = progress.limits.longest[with_pipeline]
     for variant in range(len(policies.variants)):
-        if tables.scratch.quickest[variant] == np.inf:
+        if tables.scratch.quickest[variant] == np.inf:  # `time_policies` left the variant out.
             continue
         for schedule in range(len(policies.schedules)):
             layout_points = points + policies.points[variant]
@@ -307,15 +309,15 @@ def recompute_until_it_fits(
 
 @inlined
 def layer_choices(tables: CompiledTables, row: Row, variant: int, schedule: int) -> tuple[int, int]:
-    """Return (partial, choices) for the number of layers to recompute: how many choices recompute
-    fewer than all layers of a chunk, and how many there are with "all layers" included. They are 0
-    and 1 where the variant leaves no choice."""
+    """Return (partial, choices): of the numbers of layers that may be recomputed, how many are less
+    than all layers of a chunk, and how many there are with "all layers" included. For 1, 2, 4 or
+    all of a chunk of 4 they are 2 and 3. They are 0 and 1 where the variant leaves no choice."""
     policies = tables.policies
     if not policies.open_layers[variant]:
         return 0, 1
     chunk = tables.question.facts[0].num_layers // (row.pp * row.virtual_stages)
-    # A number of layers has no meaning for unequal chunks, which have all recomputed or none: all
-    # numbers are 1 or more, so below that limit there is none to choose.
+    # `balanced` chunks may have unequal numbers of layers. Of these, all are recomputed or none,
+    # and a limit of 1 leaves no number to choose.
     limit = 1 if policies.balanced[schedule] else chunk
     partial = int(np.searchsorted(policies.layers, limit))
     return partial, partial + (1 if policies.all_layers else 0)
@@ -345,7 +347,7 @@ def set_memory(tables: CompiledTables, row: Row) -> float:
     host."""
     question = tables.question
     buffers = tables.buffers
-    set_kept(question.facts[0], question.policies, row, buffers.workspace)
+    set_regime_and_kept(question.facts[0], question.policies, row, buffers.workspace)
     fill_stages(question, row, tables.stages, buffers.workspace, buffers.stages)
     _, on_host = write_memory_terms(
         question, row, tables.coefficients[0], tables.stages, buffers, tables.scratch.memory

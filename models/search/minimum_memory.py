@@ -94,13 +94,13 @@ class MinimumMemory:
         return surest_layout(tables, self.should_continue)
 
     def _surest_words(self, surest: Surest | None) -> str:
-        """Return words such as "; it fits with a probability of 43%", and the constraint under
-        which the surest layout is an answer, if there is one. They are empty without a surest
-        layout."""
+        """Return the end of the error's sentence, which has named the most frugal layout, such as
+        "; it fits with a probability of 43%". It is about the surest layout (empty without one),
+        and names the constraint under which that is an answer, if there is such a constraint."""
         if surest is None:
             return ""
-        is_named = self.layout and _differ_in_placement_only(surest.layout, self.layout)
-        which = "it" if is_named else f"the surest, {surest.layout.summary()},"
+        is_most_frugal = self.layout and _differ_in_placement_only(surest.layout, self.layout)
+        which = "it" if is_most_frugal else f"the surest, {surest.layout.summary()},"
         if self.tables.space.constraints.memory_reserve_gib:
             which = f"without constraints.memory_reserve_gib {which}"
         words = f"; {which} fits with a probability of {percent(surest.fit_probability)}"
@@ -130,11 +130,11 @@ class MinimumMemory:
             if not self.should_continue():
                 self.is_complete = False
                 return
-            meshes = tables.meshes(cores.trunk[block], cores.pair[block])
+            meshes = tables.meshes_of_cores(cores.trunk[block], cores.pair[block])
             find_most_frugal(tables.compiled, meshes, self.counts_host, frugal)
             self.beyond_host, self.least = bool(frugal.beyond_host[0]), float(frugal.needed[0])
             if self.least < np.inf:
-                self.layout = tables.layouts(frugal.row, frugal.schedule, frugal.variant)[0]
+                self.layout = tables.layouts_of(frugal.row, frugal.schedule, frugal.variant)[0]
 
 
 def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Surest | None:
@@ -184,9 +184,9 @@ def _deviations(tables: SearchTables, layout: Layout) -> float:
 
 
 def _surest_with_odds(tables: SearchTables, layout: Layout) -> Surest:
-    """Return the layout in a legal placement, with the probability that it fits and the
-    min_fit_probability to ask for: the former rounded down to a percent. It is None where that is
-    less than an even chance, or where the layout does not fit under it."""
+    """Return the layout in a legal placement, with the probability that it fits, and with that
+    rounded down to a percent as the min_fit_probability to ask for. The latter is None below an
+    even chance, or where the layout does not fit if it is asked for."""
     fit_probability = NormalDist().cdf(_deviations(tables, layout))
     asked = min(math.floor(100 * fit_probability) / 100, MAX_FIT_PROBABILITY)
     predictions = tables.predict(Layouts.of([layout]))

@@ -86,7 +86,8 @@ def find_most_frugal(
                 partial, choices = layer_choices(tables, row, variant, schedule)
                 if choices == 0:
                     continue
-                # The last choice recomputes most: all layers (written as 0) if that is allowed.
+                # The last choice recomputes most, so it needs least memory. It is all layers
+                # (written as 0) if that is allowed; else it is one of the `partial` first choices.
                 row.recompute_layers = policies.layers[choices - 1] if choices <= partial else 0
                 on_host = set_memory(tables, row)
                 needed = needed_bytes(tables.margin, tables.scratch.memory, on_host, counts_host)
@@ -97,6 +98,7 @@ def find_most_frugal(
                     frugal.beyond_host[0] = True
                 elif is_more_frugal(needed, points, frugal):
                     frugal.row[0] = row
+                    # Memory is the same in every placement.
                     frugal.row[0].placement, frugal.row[0].filling = DEFAULT_PLACEMENT, 0
                     frugal.variant[0] = variant
                     frugal.schedule[0] = schedule
@@ -116,9 +118,9 @@ def is_more_frugal(needed: float, points: int, frugal: Frugal) -> bool:
 
 @inlined
 def needed_bytes(margin: Margin, memory: Array, on_host: float, counts_host: bool) -> float:
-    """Return the bytes on the device by which layouts of different uncertainty compare. They are
-    the sum of `memory` (terms,), whose reserved part is scaled by the layout's safety factor over
-    the least factor that any layout has.
+    """Return the bytes on the device by which layouts of different uncertainty compare: the sum of
+    `memory` (terms,), whose reserved part is scaled by the layout's safety factor over the least
+    factor that any layout has. A layout with the least factor counts as it is predicted.
 
     Return infinity where `on_host` bytes, times the safety factor, exceed the host. With
     `counts_host` a layout that fills a share of its host counts as if it filled the same share of

@@ -1,7 +1,8 @@
 """Meshes opened one after the other: each in every place on the fabric, under every policy.
 
 A place is an order of the axes on the fabric (a placement) with a *filling*, the order in which
-devices of a torus are numbered. Fewer *points* of complexity are simpler.
+devices of a torus are numbered. Fewer *points* of complexity are simpler. `longest` has the most
+seconds that a layout of so many points may take and still be in an answer.
 """
 
 from __future__ import annotations

@@ -66,9 +66,9 @@ def points_of_place(dims: Array, row: Row, groups: Groups) -> int:
 
 @inlined
 def set_links(dims: Array, groups: Groups, links: Array) -> None:
-    """Write the links that every axis uses to `links` (16 · dims,): for each axis and dim of the
-    cluster, the number of members joined there and the stride on a ring. Placements with equal
-    links cost the same."""
+    """Write the links that every axis uses to `links` (8 axes · dims · 2,): for each axis and dim
+    of the cluster, the number of members joined there and their distance (stride) on a ring.
+    Placements with equal links cost the same."""
     position = 0
     for axis in (TP, CP, DP_SHARD, DP_REPLICATE, PP, EP, ETP, EDP):
         for dim in range(len(dims)):
@@ -81,7 +81,8 @@ def set_links(dims: Array, groups: Groups, links: Array) -> None:
 
 @inlined
 def is_among(links: Array, last: int) -> bool:
-    """Say whether row `last` of `links` equals one of the rows before it."""
+    """Say whether row `last` of `links` equals one of the rows before it. Placements of a mesh with
+    equal links cost the same, so only the first of them is evaluated."""
     width = links.shape[1]
     for row in range(last):
         column = 0
@@ -94,9 +95,9 @@ def is_among(links: Array, last: int) -> bool:
 
 @inlined
 def closes_rings(order: DeviceOrder, row: Row, groups: Groups) -> bool:
-    """Say whether every axis covers whole lines of a torus or divides one
-    (models.layouts.placement_rules.fits_torus), so that its rings close. The degrees and distances
-    of the axes are written into `groups`."""
+    """Say whether every axis covers whole lines of a torus or divides one, so that its rings close.
+    Only such placements are legal (models.layouts.placement_rules.fits_torus). The degrees and
+    distances of the axes are written into `groups`."""
     set_axes(row, groups.degree, groups.distance)
     domains = order.domains[row.filling]
     for axis in (TP, CP, DP_SHARD, DP_REPLICATE, PP, EP):

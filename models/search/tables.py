@@ -30,7 +30,7 @@ from models.cost.least_links import (
 from models.cost.memory_terms import MEMORY
 from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.pipeline.layer_split import layers_of
-from models.cost.pipeline.stage_partition import partitions
+from models.cost.pipeline.stage_partition import distinct_partitions
 from models.cost.predictions import Predictions, StepCosts, predict
 from models.cost.problem_records import policy_numbers, question
 from models.cost.rows import ROW, StageTables
@@ -199,7 +199,7 @@ class SearchTables:
         `rejected`. Return which of the others each chain (pp with a number of micro-batches) may
         have, (chains, schedules)."""
         trunks = self.trunks
-        used = np.asarray(trunks.legal.any(axis=0))
+        used = np.asarray(trunks.legal.any(axis=0))  # schedules that some chain may have
         # Placed meshes of each chain, under one pair of expert degrees.
         meshes = np.bincount(trunks.chains, self.placed_meshes, len(trunks.pp)).astype(np.int64)
         dropped = first_refusals(trunks.breaks[:, ~used], meshes * len(self.experts))
@@ -235,7 +235,8 @@ class SearchTables:
         least = count.total - count.lm_head - 2 * problem.architecture.hidden_size
         if problem.workload.lora or problem.workload.trained:
             least = problem.trained_layer_parameters
-        # Without an fp32 copy beside the parameter, one of the two is 0.
+        # Without an fp32 copy beside the parameter, one of the two is 0. `host_bytes` below is one
+        # device's share of its host.
         bytes_per_parameter = min(problem.master_bytes, states.master_bytes) + problem.moment_bytes
         return (
             least * bytes_per_parameter <= problem.cluster.host_bytes * problem.cluster.num_devices
@@ -268,7 +269,7 @@ class SearchTables:
             columns |= {knob: getattr(policies, knob)[numbers] for knob in knobs}
         return meshes.with_columns(**columns)
 
-    def layouts(self, rows: Array, schedule: Array, variant: Array) -> Layouts:
+    def layouts_of(self, rows: Array, schedule: Array, variant: Array) -> Layouts:
         """Return n records of Row as layouts. `schedule` and `variant` (n,) are numbers: they set
         the knobs of policies, except `recompute_layers`, which is that of the record."""
         # Columns of records are views with gaps: each is copied, so that the records can be freed.
@@ -312,7 +313,7 @@ class SearchTables:
         partition = np.zeros(self.legal_schedules.shape, dtype=np.int64)
         chain, schedule = np.nonzero(self.legal_schedules)
         shapes = self.policies.schedules.take(schedule).with_columns(pp=self.trunks.pp[chain])
-        tables, partition[chain, schedule] = partitions(self.problem, shapes)
+        tables, partition[chain, schedule] = distinct_partitions(self.problem, shapes)
         return tables, partition
 
     @cached_property
@@ -344,7 +345,11 @@ class SearchTables:
         row = np.full(ANY_FILLING + 1, len(fillings))
         row[fillings] = np.arange(len(fillings))
         least = LeastLinks(
-            degrees.astype(np.int64), costs, row, cluster.scale_up_domain, self._slows_outwards
+            degrees=degrees.astype(np.int64),
+            costs=costs,
+            filling=row,
+            domain=cluster.scale_up_domain,
+            joins_axes=self._slows_outwards,
         )
         coefficients, groups = self.coefficient_records[0], self.buffers.groups
         fill_least(question, fillings, cluster.num_devices, coefficients, groups, least)
@@ -376,7 +381,7 @@ class SearchTables:
         overlapping = (schedules.virtual_stages > 1) | (schedules.schedule >= ZERO_BUBBLE_V)
         return ZERO_BUBBLE_V if overlapping.any() else ZERO_BUBBLE
 
-    def rows(self, meshes: Layouts) -> Array:
+    def unplaced_rows(self, meshes: Layouts) -> Array:
         """Return meshes as records of Row, (n,), to be bounded: not placed, and with the knobs of
         policies that hide most traffic."""
         rows = np.zeros(len(meshes), dtype=ROW)
@@ -392,7 +397,7 @@ class SearchTables:
         """Return layouts as records of Row, (n,), whose data parallelism is not divided into shards
         and replicas yet. Collectives that depend on the division cost nothing, and ZeRO 1 makes all
         ranks share the update, so that bounds hold for every division."""
-        rows = self.rows(layouts)
+        rows = self.unplaced_rows(layouts)
         rows["placement"], rows["zero_stage"] = UNDECIDED, 1
         return rows
 
@@ -468,9 +473,9 @@ class SearchTables:
             passes=self.passes,
             policies=policies,
             places=Places(
-                placement_lists(self.problem.stack.placements)[0],
-                filling_code(*self.space.fillings.T),
-                self.problem.cluster.fabric.torus is not None,
+                orders=placement_lists(self.problem.stack.placements)[0],
+                fillings=filling_code(*self.space.fillings.T),
+                is_torus=self.problem.cluster.fabric.torus is not None,
             ),
             margin=self.margin,
             buffers=self.buffers,
@@ -487,7 +492,7 @@ class SearchTables:
             ),
         )
 
-    def meshes(self, trunk: Array, pair: Array) -> Meshes:
+    def meshes_of_cores(self, trunk: Array, pair: Array) -> Meshes:
         """Return the meshes of n cores, given by the numbers of their trunks and pairs of expert
         degrees: one for each legal division of data parallelism into replicas and shards."""
         cores = with_experts(self.trunks.rows.take(trunk), self.experts, pair)
@@ -507,7 +512,7 @@ class SearchTables:
         # A list for each set of active axes comes first, then as many with pp outermost only.
         orders = active_axes(layouts) + only_outermost * (1 << len(AXES))
         return Meshes(
-            rows=self.rows(layouts),
+            rows=self.unplaced_rows(layouts),
             chain=chain,
             legal=self.legal_variants[mesh_class(layouts)],
             bound=np.empty(len(layouts)),
@@ -528,7 +533,7 @@ class SearchTables:
     def bound(self, rows: Array, chain: Array, question: ProblemRecords) -> tuple[Array, Array]:
         """Return lower bounds of the seconds of a step and of the bytes of n rows, each (n,). They
         hold for every layout that grows from a row. `chain` (n,) has the number of each row's chain
-        (pp with a number of micro-batches)."""
+        (pp with a number of micro-batches). `question` is the problem, or one that costs less."""
         seconds, memory = np.empty((2, len(rows)))
         bound_rows(self.compiled._replace(question=question), rows, chain, seconds, memory)
         return seconds, memory

@@ -240,7 +240,7 @@ async def require_acceptable(request: Request) -> None:
         if str(status).startswith("2")
         for media_type in response.get("content", {})
     ]
-    preferred_media_type(accept, ["application/json", *offered])
+    preferred_media_type(accept, ["application/json", *offered])  # raises where none is accepted
 
 
 ServicesDep = Annotated[Services, Depends(_services)]

@@ -32,10 +32,11 @@ async def list_evidence(
     all as CSV."""
 
     def answer(turn: Turn) -> Response:
-        require_client = turn.bounded_checkpoint()  # a table of all runs takes some 10 s
+        # A table of all runs takes some 10 s. The checkpoint raises once the client is gone.
+        checkpoint = turn.bounded_checkpoint()
 
         def page(query: EvidenceQuery) -> dict[str, Any]:
-            require_client()
+            checkpoint()
             return services.evidence.nearest(query, services.store)
 
         return list_response(request, query, page, "evidence")

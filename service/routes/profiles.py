@@ -134,7 +134,7 @@ def get_profile_version(
 ) -> Response:
     """Show the coefficients of a version and, where reports made it, what they moved."""
     document = services.profiles.version(id_, version)
-    # Not the address, since `own` is another profile for another caller.
+    # The ETag names the profile by its id: in the address, `own` is another for each tenant.
     return conditional_response(request, document, f'"profiles/{id_}/versions/{version}"')
 
 

@@ -1,4 +1,8 @@
-"""Responses to requests that create something, or compute long."""
+"""Responses to requests that create something, or compute long.
+
+A request that computes long waits for its *turn*: one of few slots, which a queue shares out
+(service.runtime.admission).
+"""
 
 from __future__ import annotations
 
@@ -70,7 +74,8 @@ class CreationResponder:
 
     def _response(self, created: CreatedResource, view: View) -> Response:
         """Returns the response with a created resource, and says in a header whether it is an
-        earlier answer. Keeps in memory the answer to a question that was asked before."""
+        earlier answer. Keeps in memory the answer to a question that was asked before, since such
+        questions tend to come again."""
         headers = {"Location": created.location}
         if created.replayed:
             headers["Idempotency-Replayed"] = "true"

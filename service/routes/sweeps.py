@@ -108,10 +108,10 @@ async def watch_sweep(
     place = Place.read(last_event_id or query.last_event_id)
     if await run_in_threadpool(has_received_all, services.store, id_, place):
         return Response(status_code=204)  # which tells browsers not to connect again
+    # Without `at_end`: a sweep that was retried since the client received its end ends once more.
+    start = Place(place.event)
     return StreamResponse(
-        services.event_streams.open(
-            services.store.tenant, services.sweep_feed, id_, Place(place.event)
-        )
+        services.event_streams.open(services.store.tenant, services.sweep_feed, id_, start)
     )
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from models.cost import kernels
-from models.cost.collectives import time
+from models.cost.collectives import collective_seconds
 from models.cost.facts import coefficient_records
 from models.cost.problem_records import question
 from models.cost.single_operations import collective_cost, gemm_seconds
@@ -46,7 +46,7 @@ def collective(row: Row, chip: Chip, c: Coefficients) -> float | None:
     if not (row["what"] == "allreduce_busbw_sweep" and ranks and size):
         return None
     problem = replace(_alone(chip), cluster=catalogue.cluster(chip.id, ranks))
-    return time(collective_cost(problem, "all_reduce", c), float(size))
+    return collective_seconds(collective_cost(problem, "all_reduce", c), float(size))
 
 
 def gemm(row: Row, chip: Chip, profile: Profile) -> float | None:

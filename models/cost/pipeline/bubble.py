@@ -79,8 +79,9 @@ class StageTimes(NamedTuple):
 
 
 def scratch_for(tables: StageTables) -> TurningStages:
-    """Return arrays with room for the turning stages of any of these partitions."""
-    # Each stretch end may turn a path, and up to two stages at a distance from it.
+    """Return arrays with room for the stages at which the longest path may turn (change from
+    forwards to backwards or to another stage), for any of these partitions."""
+    # A path may turn where a stretch of equal stages ends, and at two stages at a distance from it.
     most = 3 * tables.stretch_ends.shape[1]
     return TurningStages(np.empty(most, np.int64), np.empty(most, PASSES), np.empty(most, PASSES))
 
@@ -128,8 +129,8 @@ def holds_equal_micro_batches(schedule: int) -> bool:
 
 @inlined
 def ends_together(schedule: int) -> bool:
-    """Say whether no stage begins what comes once a step, such as the reduction of gradients,
-    before all stages have done their passes."""
+    """Say whether all stages wait for the last one to finish its passes before they begin what
+    comes once a step, such as the reduction of gradients."""
     return schedule not in (ZERO_BUBBLE_V, DUALPIPE)
 
 
@@ -253,10 +254,10 @@ def _set_turning_stages(
         if row.schedule == INTERLEAVED:
             first = tables.first[partition, kind]
             last = tables.last[partition, kind]
-            f.first = weighed(first, times.part_forward)
-            f.last = weighed(last, times.part_forward)
-            b.first = weighed(first, times.part_both) - f.first
-            b.last = weighed(last, times.part_both) - f.last
+            f.first = weighted_sum(first, times.part_forward)
+            f.last = weighted_sum(last, times.part_forward)
+            b.first = weighted_sum(first, times.part_both) - f.first
+            b.last = weighted_sum(last, times.part_both) - f.last
     return count
 
 
@@ -271,15 +272,15 @@ def _interleaved(
     staying = interleaved.interleaved(row.pp, micro_batches, group, turning)
     # The first group's forwards and the last group's backwards run without alternation. Where
     # rounds do not differ, the tables have no second path and this sum is 0.
-    ahead = weighed(tables.path_ahead[row.partition], times.part_both)
-    if ahead == 0:
+    not_alternating = weighted_sum(tables.path_ahead[row.partition], times.part_both)
+    if not_alternating == 0:
         return staying
     # The path also waits for the first round to come down the stages: typically half of that time,
     # and with one group the share before the stage where it ends.
     share = 0.5 if micro_batches > group else tables.path_last[row.partition] / (row.pp - 1)
     first_round = turning.forward[-1].before + turning.backward[-1].before
     steady = _steady(row, group, tables, times)
-    moving = group * ahead + (micro_batches - group) * steady + share * first_round
+    moving = group * not_alternating + (micro_batches - group) * steady + share * first_round
     return max(staying, moving)
 
 
@@ -304,7 +305,7 @@ def _steady(row: Row, group: int, tables: StageTables, times: StageTimes) -> flo
 
 
 @inlined
-def weighed(amounts: Array, seconds: Array) -> float:
+def weighted_sum(amounts: Array, seconds: Array) -> float:
     """Return the sum of amount · seconds over parts of the model. Both arrays are (parts,)."""
     total = 0.0
     for part in range(len(seconds)):

@@ -4,13 +4,18 @@ paths, and the stages where they turn).
 A *round* is one chunk of layers on every stage, and a *group* of micro-batches passes one round
 before the next. A stage *alternates* while each of its forwards is followed by a backward. A
 *detour* is a stretch of a path that leaves its stage and comes back.
+
+StagePasses has the seconds of a stage's forwards or backwards: `first` and `last` are one
+micro-batch's in the first and in the last round, and `upto` sums those of the last round over the
+stages up to this one. `done` is when the stage has done the passes before it alternates, and
+`ready` when it may begin to.
 """
 
 from __future__ import annotations
 
 from models.columns import Array
 from models.compilation.compiled import inlined
-from models.cost.pipeline.makespan import StagePasses, TurningStages, insert, set_ready
+from models.cost.pipeline.makespan import StagePasses, TurningStages, insert_ascending, set_ready
 
 _EARLY_STAGES = 3
 """The number of turning stages, from the first, to which a path may go on from the last stage
@@ -27,13 +32,13 @@ def list_turning_stages(
     micro-batches. `group` is the size of a group."""
     count = 0
     for stretch_end in stretch_ends:
-        count = insert(stage, count, stretch_end)
+        count = insert_ascending(stage, count, stretch_end)
     # With one group, only stages after `turn` alternate forwards and backwards; earlier ones do all
     # forwards first. The path may turn on either side of this change.
     if micro_batches <= group:
         turn = max(pp - 1 - micro_batches // 2, 0)
-        count = insert(stage, count, turn)
-        count = insert(stage, count, min(turn + 1, pp - 1))
+        count = insert_ascending(stage, count, turn)
+        count = insert_ascending(stage, count, min(turn + 1, pp - 1))
     return count
 
 
@@ -41,8 +46,8 @@ def list_turning_stages(
 def interleaved(pp: int, micro_batches: int, group: int, turning: TurningStages) -> float:
     """Return the seconds of a pipeline whose stages have a chunk in each of several rounds. A group
     of `group` micro-batches passes the chunks of one round before those of the next. There must be
-    at least pp micro-batches. The longest path turns at stages in `turning`; the worked-out fields
-    of their StagePasses are overwritten.
+    at least pp micro-batches. The longest path turns at stages in `turning`, of whose records the
+    fields that are not given (`upto` to `ready`) are filled here.
 
     The schedule is 1F1B of chunks. Before a stage alternates forwards and backwards, it does the
     forwards of a group in all rounds but the last, and two more for every stage that follows. It
@@ -61,8 +66,8 @@ def interleaved(pp: int, micro_batches: int, group: int, turning: TurningStages)
 @inlined
 def _last_round_passes_ahead(pp: int, micro_batches: int, stage: int) -> int:
     """Return how many forwards a stage does before it alternates, beyond those of a group in all
-    rounds but the last. They are the group's in the last round, and after these the next group's in
-    the first round."""
+    rounds but the last: two for each later stage, and one. They are the group's in the last round,
+    and after these the next group's in the first round."""
     return min(2 * (pp - 1 - stage) + 1, micro_batches)
 
 
@@ -107,8 +112,9 @@ def _one_group(pp: int, micro_batches: int, turning: TurningStages) -> float:
     for i in range(len(turning.stage)):
         f = turning.forward[i]
         b = turning.backward[i]
+        # Of the last round's forwards, those that the stage does before it alternates. Where these
+        # are all, the stage does all forwards first and never alternates.
         late = _last_round_passes_ahead(pp, micro_batches, turning.stage[i])
-        # A stage that has forwards left after the first ones alternates; others do them all first.
         if micro_batches > late:
             work = micro_batches * (f.per_micro_batch + b.per_micro_batch)
             ahead = _rounds_ahead(f, micro_batches, late) + _rounds_ahead(b, micro_batches, late)
@@ -132,7 +138,7 @@ def _several_groups(pp: int, micro_batches: int, group: int, turning: TurningSta
     """
     longest = 0.0
     groups = micro_batches / group
-    around = _detour_round_pipeline(group, turning)
+    round_pipeline = _detour_round_pipeline(group, turning)
     for i in range(len(turning.stage)):
         f = turning.forward[i]
         b = turning.backward[i]
@@ -147,7 +153,8 @@ def _several_groups(pp: int, micro_batches: int, group: int, turning: TurningSta
             early = head - away * f.first
             between = head - away * (f.first + b.first)
             later = min(groups - 1, 1.0) * (head - away * b.first)
-        between = max(between, around - group * (f.per_micro_batch + b.per_micro_batch), 0.0)
+        staying = group * (f.per_micro_batch + b.per_micro_batch)
+        between = max(between, round_pipeline - staying, 0.0)
         path = (
             max(f.ready, f.before + ahead + early)
             + (micro_batches * (f.per_micro_batch + b.per_micro_batch) - ahead - behind)
@@ -179,13 +186,15 @@ def _detour_round_pipeline(group: int, turning: TurningStages) -> float:
     path that stays, and fewer of last rounds."""
     stage = turning.stage
     longest = 0.0
+    # The seconds of the path are a sum of what the last stage (`end`), the early one (`early`) and
+    # stage i (`own`) contribute.
     end = turning.forward[-1].upto + turning.backward[-1].upto
     for early_stage in range(min(len(stage), _EARLY_STAGES)):
         f = turning.forward[early_stage]
         b = turning.backward[early_stage]
         early = group * (f.first + b.first) + f.upto + b.upto - f.last - b.last
         for i in range(len(stage)):
-            beyond = stage[i] - stage[early_stage]
+            beyond = stage[i] - stage[early_stage]  # stages from the early one to stage i
             # The way there and back, two passes a stage, must take at least a group's passes.
             if 2 * beyond >= group:
                 f = turning.forward[i]

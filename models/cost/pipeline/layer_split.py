@@ -161,7 +161,7 @@ def goes_in_rounds(shape: Shape) -> bool:
 
 
 @inlined
-def _flops(layers: Layers, begin: int, end: int) -> float:
+def _flops_between(layers: Layers, begin: int, end: int) -> float:
     """Return the FLOPs of the layers from `begin` to the one before `end`."""
     return layers.flops_before[end] - layers.flops_before[begin]
 
@@ -200,6 +200,7 @@ def _minimise_largest_chunk(
     largest = max(mean, last_layer, first_layer)
     for layer in range(end):
         largest = max(largest, layers.costs[layers.kind[layer]])
+    # Chunks are filled from the last: while the first begins after layer 0, layers are left over.
     begin[0] = end
     while begin[0] > 0:
         largest = _fill_from_last_chunk(layers, chunks, end, head, largest, begin)
@@ -265,34 +266,34 @@ def _last_stage(num_layers: int, head: float, pp: int, rounds: int) -> _LastStag
     head, which costs as much as `head` layers. They minimise the largest stage, then the sum over
     rounds of the largest chunk. Ties go to the larger number, since earlier stages hold the
     activations of more micro-batches."""
-    bare_ends = _has_bare_ends(num_layers, pp, rounds)
+    bare_ends = _has_bare_ends(num_layers, pp, rounds)  # the embedding's chunk has no layer
     # At most one layer more than a mean stage, and as many as leave every other chunk a layer,
     # except the embedding's where ends are bare.
     most = min(num_layers - rounds * (pp - 1) + (1 if bare_ends else 0), num_layers // pp + 1)
     best = _LastStage(0, 0)
-    slowest = least = np.inf
+    least_stage = least_sum = np.inf
     # The last stage needs a layer in every round but that of the head.
     for on_last in range(most, rounds - 2, -1):
-        on_other = -(-(num_layers - on_last) // (pp - 1))
-        stage = max(on_other, on_last + head)
-        if stage > slowest * (1 + _ROUNDING):
+        on_other = -(-(num_layers - on_last) // (pp - 1))  # rounded up
+        largest_stage = max(on_other, on_last + head)
+        if largest_stage > least_stage * (1 + _ROUNDING):
             continue
-        if stage < slowest * (1 - _ROUNDING):
-            slowest, least = stage, np.inf
+        if largest_stage < least_stage * (1 - _ROUNDING):
+            least_stage, least_sum = largest_stage, np.inf
         # The head's chunk has at most one layer more than a mean chunk, and leaves one for each
         # other round.
         most_beside_head = min(num_layers // (pp * rounds) + 1, on_last - rounds + 1)
         for beside_head in range(most_beside_head, -1, -1):
-            largest_chunks = 0
+            largest_chunks = 0  # the sum over rounds, but for the last round, which has the head
             for round_ in range(rounds - 1):
                 of_other = _even_share(on_other, rounds, round_)
                 of_last = _even_share(on_last - beside_head, rounds - 1, round_)
                 largest_chunks += max(of_other, of_last)
             of_other = _even_share(on_other, rounds, rounds - 1)
-            together = largest_chunks + max(of_other, beside_head + head)
-            if together < least * (1 - _ROUNDING):
+            sum_of_largest = largest_chunks + max(of_other, beside_head + head)
+            if sum_of_largest < least_sum * (1 - _ROUNDING):
                 best = _LastStage(on_last, beside_head)
-                least = together
+                least_sum = sum_of_largest
     return best
 
 
@@ -327,6 +328,7 @@ def _deal_out(
         elif bare_ends and stage == 0:
             count = min(round_, 1)  # no layer beside the embedding, one in each later round
         else:
+            # Bare ends leave the embedding's stage a layer short, so the remainder goes to others.
             is_late = stage >= pp - 1 - remainder
             has_more = is_late if late or bare_ends else stage < remainder
             count = _even_share(per_stage + has_more, rounds, round_)
@@ -341,7 +343,7 @@ def _largest_stage_but_last(layers: Layers, pp: int, rounds: int, begin: Array) 
     for stage in range(pp - 1):
         cost = 0.0
         for chunk in range(stage, pp * rounds, pp):
-            cost += _flops(layers, begin[chunk], begin[chunk + 1])
+            cost += _flops_between(layers, begin[chunk], begin[chunk + 1])
         largest = max(largest, cost)
     return largest
 
@@ -391,8 +393,8 @@ def _fill_v(
         held = per_stage + has_more
         down_end = down + (first if stage == 0 else (held + 1) // 2)
         up_begin = up - (last if stage == 0 else held // 2)
-        cost_down = _flops(layers, down, down_end) + (layers.encoder if stage == 0 else 0.0)
-        cost_up = _flops(layers, up_begin, up) + (layers.head if stage == 0 else 0.0)
+        cost_down = _flops_between(layers, down, down_end) + (layers.encoder if stage == 0 else 0.0)
+        cost_up = _flops_between(layers, up_begin, up) + (layers.head if stage == 0 else 0.0)
         largest = max(largest, cost_down + cost_up)
         largest_chunk = max(largest_chunk, cost_down, cost_up)
         begin[stage] = down

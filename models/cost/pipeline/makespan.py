@@ -11,6 +11,10 @@ The length of each path is piecewise linear in the stages where it turns, so it 
 stretch of equal stages begins or ends, or where a count of micro-batches changes. Only those
 TurningStages are looked at. The times of a stage are also those of the stages between it and the
 one listed before it.
+
+For each of them and each kind of pass, `upto` is the time of one pass on every stage up to it,
+`done` the time when it has done the passes that precede its alternation of forwards and backwards,
+and `ready` the time when it may begin to alternate (StagePasses).
 """
 
 from __future__ import annotations
@@ -70,18 +74,18 @@ def list_turning_stages(pp: int, micro_batches: int, stretch_ends: Array, stage:
     can turn, and return their number. They are `stretch_ends`, the stages where a stretch of equal
     stages begins or ends. Where there are n more stages than micro-batches, the stages n before and
     n after each of these are listed too, since counts of micro-batches change there."""
-    few = pp - micro_batches
+    missing = pp - micro_batches
     count = 0
     for stretch_end in stretch_ends:
-        count = insert(stage, count, stretch_end)
-        if few > 0:
-            count = insert(stage, count, max(stretch_end - few, 0))
-            count = insert(stage, count, min(stretch_end + few, pp - 1))
+        count = insert_ascending(stage, count, stretch_end)
+        if missing > 0:
+            count = insert_ascending(stage, count, max(stretch_end - missing, 0))
+            count = insert_ascending(stage, count, min(stretch_end + missing, pp - 1))
     return count
 
 
 @inlined
-def insert(ascending: Array, count: int, value: int) -> int:
+def insert_ascending(ascending: Array, count: int, value: int) -> int:
     """Insert a value into the first `count` entries of an array, which ascend, unless it is among
     them. Return the new count."""
     place = count
@@ -98,7 +102,7 @@ def insert(ascending: Array, count: int, value: int) -> int:
 @inlined
 def one_f_one_b(pp: int, micro_batches: int, turning: TurningStages) -> float:
     """Return the seconds of a pipeline under 1F1B. The longest path turns at one of the stages in
-    `turning`; the worked-out fields of their StagePasses are overwritten.
+    `turning`, of whose records the fields that are not given (`upto` to `ready`) are filled here.
 
     A stage does k = min(pp - stage, m) forwards before its first backward. These take one forward
     of every stage up to it, and k - 1 more of the slowest of these stages. The first backward also
@@ -152,6 +156,7 @@ def set_ready(passes: Array, others: Array) -> None:
     """Set the field `ready` of the records `passes`: the time when a stage and all later ones have
     done the passes that precede their alternation, and the first pass of the other kind has come
     back to the stage from each of them. `others` are the records of that other kind."""
+    # The way from a later stage j back to stage i takes others[j].upto - others[i].upto.
     latest = 0.0
     for i in range(len(passes) - 1, -1, -1):
         latest = max(latest, passes[i].done + others[i].upto)
@@ -162,8 +167,8 @@ def set_ready(passes: Array, others: Array) -> None:
 def zero_bubble(pp: int, micro_batches: int, turning: TurningStages) -> float:
     """Return the seconds of a pipeline under ZB-H1: 1F1B of forwards and input gradients, where the
     weight gradients of micro-batch i - stage follow the input gradients of micro-batch i. The
-    longest path turns at stages in `turning`; the worked-out fields of their StagePasses are
-    overwritten.
+    longest path turns at stages in `turning`, of whose records the fields that are not given
+    (`upto` to `arrived`) are filled here.
 
     Until its first weight gradients a stage alternates, or waits for another stage that does
     (_time_before_weights). The path then stays on one stage until its last forward. From there, or
@@ -205,6 +210,7 @@ def _alternations(pp: int, micro_batches: int, stage: int) -> int:
 def _set_arrivals(pp: int, micro_batches: int, turning: TurningStages) -> None:
     """Set the field `arrived` of the forwards in `turning`, under ZB-H1: the time when the last
     forward of the slowest earlier stage has come down to a stage."""
+    # The way from an earlier stage j down to stage i takes upto of i less upto of j.
     latest = -np.inf
     for i in range(len(turning.stage)):
         f = turning.forward[i]
@@ -286,41 +292,41 @@ def zero_bubble_v(pp: int, micro_batches: int, own: ChunkSeconds, others: ChunkS
     if micro_batches <= pp:
         n = micro_batches - 1
         return max(
-            _beyond_own(own, others, 2 * (more - n), 2 * more, 0),
-            _beyond_own(own, others, 2 * more - n, 2 * more - n, 0),
-            _beyond_own(own, others, 2 * more, 2 * (more - n), -2 * n),
-            _beyond_own(own, others, 2 * more, 2 * more - 3 * n, -n),
+            _seconds_beyond_own(own, others, 2 * (more - n), 2 * more, 0),
+            _seconds_beyond_own(own, others, 2 * more - n, 2 * more - n, 0),
+            _seconds_beyond_own(own, others, 2 * more, 2 * (more - n), -2 * n),
+            _seconds_beyond_own(own, others, 2 * more, 2 * more - 3 * n, -n),
         )
     # The V is full with pp - 1 micro-batches more than stages; those beyond lengthen the steady
     # state alone. Of the pp - 1, `full` are there and `short` are missing.
     full = min(micro_batches - pp, more)
     short = more - full
     return max(
-        _beyond_own(own, others, 0, 2 * more, -2 * full),
-        _beyond_own(own, others, 0, 2 * short, 0),
-        _beyond_own(own, others, 0, more + short, -short),
-        _beyond_own(own, others, 0, short + 1, full - 1),
-        _beyond_own(own, others, short + 1, 0, full - 1),
-        _beyond_own(own, others, short, short, 0),
-        _beyond_own(own, others, more + full - 1, 1 - full, 0),
-        _beyond_own(own, others, more + full - 1, short + 1, -2 * full),
-        _beyond_own(own, others, more + full - 1, short - full + 1, -short),
-        _beyond_own(own, others, more + full, -full, -1),
-        _beyond_own(own, others, more + full, short, -(2 * full + 1)),
-        _beyond_own(own, others, more + full, short - full, -full),
-        _beyond_own(own, others, more + full, short - full, -(short + 1)),
-        _beyond_own(own, others, 2 * more, 0, -(2 * more + 1)),
-        _beyond_own(own, others, 2 * more, -more, -min(more, 2 * short + 1)),
-        _beyond_own(own, others, 2 * more, -full, -min(2 * more - full, 3 * short + 1)),
+        _seconds_beyond_own(own, others, 0, 2 * more, -2 * full),
+        _seconds_beyond_own(own, others, 0, 2 * short, 0),
+        _seconds_beyond_own(own, others, 0, more + short, -short),
+        _seconds_beyond_own(own, others, 0, short + 1, full - 1),
+        _seconds_beyond_own(own, others, short + 1, 0, full - 1),
+        _seconds_beyond_own(own, others, short, short, 0),
+        _seconds_beyond_own(own, others, more + full - 1, 1 - full, 0),
+        _seconds_beyond_own(own, others, more + full - 1, short + 1, -2 * full),
+        _seconds_beyond_own(own, others, more + full - 1, short - full + 1, -short),
+        _seconds_beyond_own(own, others, more + full, -full, -1),
+        _seconds_beyond_own(own, others, more + full, short, -(2 * full + 1)),
+        _seconds_beyond_own(own, others, more + full, short - full, -full),
+        _seconds_beyond_own(own, others, more + full, short - full, -(short + 1)),
+        _seconds_beyond_own(own, others, 2 * more, 0, -(2 * more + 1)),
+        _seconds_beyond_own(own, others, 2 * more, -more, -min(more, 2 * short + 1)),
+        _seconds_beyond_own(own, others, 2 * more, -full, -min(2 * more - full, 3 * short + 1)),
     )
 
 
 @inlined
-def _beyond_own(
+def _seconds_beyond_own(
     own: ChunkSeconds, others: ChunkSeconds, forwards: int, to_inputs: int, weights: int
 ) -> float:
-    """Return the seconds by which a path exceeds the work of its stage. `forwards`, `to_inputs` and
-    `weights` are how many passes of each kind through a chunk the path has more than the stage.
+    """Return the seconds by which a path exceeds the work of its stage. The path has so many more
+    passes through a chunk than the stage: `forwards`, `to_inputs` (input gradients) and `weights`.
     Additional passes run on other stages and take their times. A negative count is of passes of the
     stage itself that the path skips, and takes the stage's own times. A pass that takes longer then
     never makes the pipeline shorter."""

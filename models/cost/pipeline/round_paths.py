@@ -13,7 +13,7 @@ import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import compiled
-from models.cost.pipeline.bubble import weighed
+from models.cost.pipeline.bubble import weighted_sum
 from models.cost.pipeline.layer_split import Layers, Shape
 from models.cost.rows import StageTables
 
@@ -38,9 +38,9 @@ def set_paths(
     layers: Layers, shape: Shape, scratch: ChunkScratch, tables: StageTables, i: int
 ) -> None:
     """Write to row i of `tables` the two costliest paths through the chunks of an interleaved
-    pipeline, which have one stage in each round. One is taken while stages alternate forwards and
-    backwards, the other where all forwards come first. Write nothing where both stay on one stage,
-    since such paths are counted anyway (models.cost.pipeline.interleaved).
+    pipeline. A path is one stage in each round: `alternating` while stages alternate forwards and
+    backwards, and `ahead` where all forwards come first. Write nothing where both stay on one
+    stage, since such paths are counted anyway (models.cost.pipeline.interleaved).
 
     The first path pays for every stage that it moves down: a chunk of average size, once in every
     group of pp micro-batches. The second may only move down, at no cost.
@@ -53,7 +53,7 @@ def set_paths(
     ahead = scratch.paths[1, :rounds]
     chunks = pp * rounds
     for chunk in range(chunks):
-        scratch.cost[chunk] = weighed(held[chunk], costs)
+        scratch.cost[chunk] = weighted_sum(held[chunk], costs)
     stays = _set_longest_path(
         pp=pp, rounds=rounds, rounds_walked=rounds, down=0.0, up=np.inf, scratch=scratch, path=ahead
     )
@@ -61,8 +61,8 @@ def set_paths(
         # Both passes, of which backward is taken to be two thirds.
         both = 0.0
         for part in range(len(costs)):
-            out, back = _amounts_at_step(held, pp, rounds, chunk, part)
-            both += (out + 2 * back) * costs[part]
+            forward, backward = _amounts_at_step(held, pp, rounds, chunk, part)
+            both += (forward + 2 * backward) * costs[part]
         scratch.cost[chunk] = both / 3
     # A chunk of average size, once in every group of pp micro-batches.
     missed = (layers.flops_before[-1] + layers.head) / chunks / pp
@@ -79,12 +79,13 @@ def set_paths(
         return
     tables.path_last[i] = ahead[-1]
     for round_ in range(rounds):
-        # Before the first round, the path was in the last round of the group before: index -1.
+        # A group's first round follows the last round of the group before, which index -1 reads.
         tables.path_moves[i] += max(alternating[round_] - alternating[round_ - 1], 0)
         for part in range(len(costs)):
-            out, back = _amounts_at_step(held, pp, rounds, round_ * pp + alternating[round_], part)
-            tables.path_out[i, part] += out
-            tables.path_back[i, part] += back
+            step = round_ * pp + alternating[round_]
+            forward, backward = _amounts_at_step(held, pp, rounds, step, part)
+            tables.path_out[i, part] += forward
+            tables.path_back[i, part] += backward
             tables.path_ahead[i, part] += held[round_ * pp + ahead[round_], part]
 
 
@@ -92,8 +93,9 @@ def set_paths(
 def _amounts_at_step(
     held: Array, pp: int, rounds: int, step: int, part: int
 ) -> tuple[float, float]:
-    """Return how much of a part (layers of one kind, or an end of the model) a stage runs forward
-    and backward at one step, while it alternates the two. `held` (chunks, parts) has the amounts.
+    """Return how much of a part a stage runs forward and backward at one step, while it alternates
+    the two: how many layers of one kind, or whether an end of the model. `held` (chunks, parts) has
+    these amounts of each chunk. A path's length is the sum of its steps.
 
     At `step` = k * pp + stage the stage's backwards are those of the k-th round from the last. Its
     forwards are ahead of these by all rounds but one, and by two passes for every stage that
@@ -126,6 +128,8 @@ def _set_longest_path(
     makes the path settle into a cycle. Each stage that it moves down or up takes `down` or `up`
     from its cost.
     """
+    # Dynamic programming: best[w, s] is the cost of the costliest path of w rounds to stage s, and
+    # previous[w, s] the stage in the round before.
     best = scratch.best
     previous = scratch.previous
     best[0, :pp] = 0.0

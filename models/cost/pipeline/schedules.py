@@ -40,7 +40,9 @@ overlap."""
 Span = tuple[float, float]
 
 
-def run(layout: Layout, m: int, seconds: dict[str, Array]) -> dict[tuple[Operation, int], Span]:
+def run_schedule(
+    layout: Layout, m: int, seconds: dict[str, Array]
+) -> dict[tuple[Operation, int], Span]:
     """Return the start and end, in seconds, of every operation of m micro-batches, by the operation
     and the stage that it runs on. `seconds` has the times of "F", "B" and "W" on each chunk,
     (chunks,). Chunks are numbered in the order of the model."""
@@ -161,9 +163,9 @@ class _DualPipe:
         self.stage = stage
         self.half = pp // 2
         self.from_end = min(stage, pp - 1 - stage)
-        self.mirrored = stage >= self.half
+        self.mirrored = stage >= self.half  # The nearer end is the last stage's.
         self.done = {(kind, way): 0 for kind in "FB" for way in (0, 1)}
-        self.apart: list[Operation] = []
+        self.apart: list[Operation] = []  # weight gradients that run apart from input gradients
         self.blocks: list[Block] = []
 
     def order(self) -> list[Block]:
@@ -197,11 +199,12 @@ class _DualPipe:
         return self.blocks
 
     def _drain(self, to_middle: int, up_to_here: int) -> None:
-        """Append the last backwards. The second half of them are input gradients alone, whose
-        weight gradients come later, where the stage would wait. The arguments are numbers of
-        stages, as in `order`."""
+        """Append the last backwards, `2 * up_to_here` from both ends in turn, then `to_middle` from
+        the nearer end. The later ones are input gradients alone (`apart`), whose weight gradients
+        come where the stage would wait. The arguments are numbers of stages, as in `order`."""
         for k in range(2 * up_to_here):
-            self._append(self._backward(1 - k % 2, apart=k >= up_to_here))
+            way = 1 - k % 2
+            self._append(self._backward(way, apart=k >= up_to_here))
         for _ in range(to_middle):
             self._append_weights()
             self._append(self._backward(0, apart=True))
@@ -222,14 +225,14 @@ class _DualPipe:
             self.apart.append(Operation("W", op.micro_batch, op.chunk, op.direction))
         return op
 
-    def _operation(self, kind: str, counted: str, way: int) -> Operation:
-        """Return the operation of this kind on the next micro-batch from one way. `counted` is the
-        sequence in which that is the next: "F", or "B" for whole backwards and input gradients
-        alike."""
+    def _operation(self, kind: str, counted_as: str, way: int) -> Operation:
+        """Return the operation of this kind on the next micro-batch from one way. Micro-batches
+        are counted apart for forwards ("F") and backwards ("B"); input gradients ("I") are counted
+        as backwards."""
         # Ways count from the end nearer to the stage, directions from the first stage.
         direction = way ^ self.mirrored
-        index = self.done[counted, way]
-        self.done[counted, way] += 1
+        index = self.done[counted_as, way]
+        self.done[counted_as, way] += 1
         chunk = self.pp - 1 - self.stage if direction else self.stage
         return Operation(kind, direction * (self.m // 2) + index, chunk, direction)
 
@@ -241,7 +244,7 @@ class _DualPipe:
 
 def _prerequisites(op: Operation, chunks: int) -> list[Operation]:
     """Return the operations that must end before this one starts. A whole backward goes by the name
-    of its input gradients, "I", as in `_result`."""
+    of its input gradients, "I" (`_awaited_operation`)."""
     if op.kind == "F":
         return [Operation("F", op.micro_batch, op.chunk - 1, op.direction)] if op.chunk else []
     if op.kind == "W":
@@ -251,9 +254,9 @@ def _prerequisites(op: Operation, chunks: int) -> list[Operation]:
     return [Operation("F", op.micro_batch, op.chunk, op.direction), *later]
 
 
-def _result(op: Operation) -> Operation:
-    """Return the operation under the name by which others wait for it: a whole backward "B" ends
-    as the input gradients "I"; any other operation has its own name."""
+def _awaited_operation(op: Operation) -> Operation:
+    """Return the operation under the name by which others wait for it. They wait for input
+    gradients "I" whether these run alone or in a whole backward "B"."""
     return Operation("I", op.micro_batch, op.chunk, op.direction) if op.kind == "B" else op
 
 
@@ -261,13 +264,14 @@ def _run_in_order(
     orders: Sequence[Sequence[Block]], chunks: int, seconds: dict[str, Array]
 ) -> dict[tuple[Operation, int], Span]:
     """Return the start and end, in seconds, of every operation, by the operation and its stage.
-    Every stage runs its blocks in order; a block starts once the stage is free and the operations
-    that it needs are done. Raise RuntimeError where stages wait for each other for ever."""
+    `orders` has each stage's blocks (one operation, or two that overlap) in order. A block starts
+    once the stage is free and the operations that it needs are done. Raise RuntimeError where
+    stages wait for each other for ever. `seconds` are by kind of operation and chunk."""
     ends: dict[Operation, float] = {}
     spans: dict[tuple[Operation, int], Span] = {}
     position, clock = [0] * len(orders), [0.0] * len(orders)
     moved = True
-    # Each stage in turn runs until it has to wait for another, until no stage gets any further.
+    # Each stage in turn runs until it waits for another. That is repeated while any stage moves.
     while moved:
         moved = False
         for stage, order in enumerate(orders):
@@ -279,7 +283,7 @@ def _run_in_order(
                 start = max([clock[stage], *(ends[need] for need in needs)])
                 clock[stage] = start + sum(float(seconds[op.kind][op.chunk]) for op in block)
                 for op in block:
-                    ends[_result(op)] = clock[stage]
+                    ends[_awaited_operation(op)] = clock[stage]
                     spans[op, stage] = start, clock[stage]
                 position[stage] += 1
                 moved = True

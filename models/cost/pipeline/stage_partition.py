@@ -28,34 +28,34 @@ from models.spec.layout import DUALPIPE, Layouts
 from models.spec.problem import Problem
 
 
-def partitions(problem: Problem, layouts: Layouts) -> tuple[StageTables, Array]:
+def distinct_partitions(problem: Problem, layouts: Layouts) -> tuple[StageTables, Array]:
     """Return the distinct partitions that layouts have, and for each layout the row of its
     partition, (layouts,)."""
-    _, tables, code = splits(problem, layouts)
-    return tables, code
+    _, tables, partition_of_layout = split_over_stages(problem, layouts)
+    return tables, partition_of_layout
 
 
-def splits(problem: Problem, layouts: Layouts) -> tuple[Array, StageTables, Array]:
+def split_over_stages(problem: Problem, layouts: Layouts) -> tuple[Array, StageTables, Array]:
     """Return the first layer of each chunk of the distinct partitions that layouts have, (u, most
     chunks + 1); these u partitions; and for each layout the row of its partition, (layouts,)."""
-    shapes, code = _distinct_shapes(layouts)
-    return *partition(layers_of(problem), shapes), code
+    shapes, shape_of_layout = _distinct_shapes(layouts)
+    return *partition(layers_of(problem), shapes), shape_of_layout
 
 
 def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]]:
     """Return, for each layout and each of its chunks, the kind of every layer in the chunk. Chunks
     and layers are in the order of the model."""
-    shapes, code = _distinct_shapes(layouts)
+    shapes, shape_of_layout = _distinct_shapes(layouts)
     layers = layers_of(problem)
     kinds = layers.kind.tolist()
     begin, _ = partition(layers, shapes)
     chunk_count = shapes.pp * shapes.virtual_stages
 
-    def chunks_of(shape: int) -> list[list[int]]:
+    def kinds_of_chunks(shape: int) -> list[list[int]]:
         bounds = begin[shape, : chunk_count[shape] + 1].tolist()
         return [kinds[first:end] for first, end in pairwise(bounds)]
 
-    return [chunks_of(shape) for shape in code]
+    return [kinds_of_chunks(shape) for shape in shape_of_layout]
 
 
 def _distinct_shapes(layouts: Layouts) -> tuple[Layouts, Array]:
@@ -67,8 +67,8 @@ def _distinct_shapes(layouts: Layouts) -> tuple[Layouts, Array]:
     columns = [layouts.pp, layouts.virtual_stages, layouts.schedule, layouts.balanced]
     if layouts.states_layers.any():
         columns.append(np.unique(layouts.layers_per_chunk, return_inverse=True)[1].ravel())
-    first, code = distinct(*columns)
-    return layouts.take(first), code
+    first, shape_of_layout = distinct(*columns)
+    return layouts.take(first), shape_of_layout
 
 
 def partition(layers: Layers, shapes: Layouts) -> tuple[Array, StageTables]:
@@ -127,6 +127,7 @@ def _partition_all(
         split_layers(layers, shapes[i], stated[i], begin[i])
         _set_chunks(layers, shapes[i], begin[i], scratch.held)
         _set_stages(shapes[i], scratch.held, tables, i)
+        # Where kinds of layers alternate, a stage's rounds differ, and the longest path may move.
         if layers.take_turns and goes_in_rounds(shapes[i]):
             set_paths(layers, shapes[i], scratch, tables, i)
 

@@ -14,7 +14,7 @@ import numpy as np
 from models.columns import Array
 from models.cost.pipeline.bubble import StageTimes, bubble, scratch_for
 from models.cost.pipeline.layer_split import Layers, layers_of
-from models.cost.pipeline.schedules import run
+from models.cost.pipeline.schedules import run_schedule
 from models.cost.pipeline.stage_partition import partition
 from models.cost.rows import StageTables, rows_of
 from models.spec.layout import Layout, Layouts
@@ -138,5 +138,5 @@ class Pipeline:
 
     def run(self, micro_batches: int) -> float:
         """Seconds that the published order of the schedule takes, operation by operation."""
-        spans = run(self.layout, micro_batches, self.chunks)
+        spans = run_schedule(self.layout, micro_batches, self.chunks)
         return max(end for _, end in spans.values())

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from models.columns import Array
-from models.cost.collectives import Cost, Links, links_of, time
+from models.cost.collectives import Cost, Links, collective_seconds, links_of
 from models.cost.facts import coefficient_records
 from models.cost.problem_records import question
 from models.cost.rows import rows_of
@@ -664,4 +664,4 @@ def test_layers_without_experts_exchange_no_tokens() -> None:
 
 
 def test_bytes_come_after_the_first() -> None:
-    assert time(Cost(byte_s=2e-9, latency_s=3e-6), 1e3) == close(5e-6)
+    assert collective_seconds(Cost(byte_s=2e-9, latency_s=3e-6), 1e3) == close(5e-6)

@@ -11,7 +11,7 @@ import pytest
 from models.cost.compute import (
     SETTLED_YEARS,
     body_traffic,
-    busiest,
+    busiest_deviations,
     head_time,
     layer_time,
     overhead,
@@ -108,7 +108,7 @@ def test_the_busiest_device_is_the_largest_of_random_shares(experts: int, ep: in
     """Against drawn shares of experts, 2,000 times."""
     shares = np.random.default_rng(0).standard_normal((2000, ep, experts // ep)).mean(axis=2)
     drawn = float((shares.max(axis=1) - shares.mean(axis=1)).mean())
-    assert busiest(float(experts), float(ep)) == pytest.approx(drawn, rel=0.05, abs=1e-9)
+    assert busiest_deviations(float(experts), float(ep)) == pytest.approx(drawn, rel=0.05, abs=1e-9)
 
 
 def test_natural_routing_is_free_where_every_device_has_all_experts() -> None:

@@ -35,7 +35,7 @@ def random_places(
 ) -> Array:
     """Random meshes of a problem as rows, each in a random place."""
     layouts: Layouts = random_layouts(problem, rng, count)
-    rows = tables.rows(layouts)
+    rows = tables.unplaced_rows(layouts)
     fillings = problem.cluster.device_orders.distinct_fillings
     rows["placement"] = rng.integers(0, len(PLACEMENTS), len(rows))
     rows["filling"] = filling_code(*fillings[rng.integers(0, len(fillings), len(rows))].T)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.cost import facts, problem_records
-from models.cost.collectives import links_of, time
+from models.cost.collectives import collective_seconds, links_of
 from models.cost.layout_parts import LayoutParts
 from models.cost.predictions import Predictions, predict
 from models.cost.rows import rows_of
@@ -142,7 +142,8 @@ def send_seconds(problem: Problem, rows: Layouts, c: Coefficients) -> float:
     room, dispatch = groups_for(q.order), np.empty((len(q.layers), 2))
     links = links_of(q.facts[0], q.layers, q.dims, q.order, row, of_c, room, dispatch)
     tokens = problem.workload.seq_len * int(rows.micro_batch[0])
-    return time(links.send, tokens * problem.architecture.hidden_size * 2.0) + float(c.send_s)
+    size = tokens * problem.architecture.hidden_size * 2.0
+    return collective_seconds(links.send, size) + float(c.send_s)
 
 
 @pytest.mark.parametrize("seq_len", [256, 1024, 8192])

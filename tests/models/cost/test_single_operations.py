@@ -11,8 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.columns import Array
-from models.cost.collectives import Cost, all_to_all, domains_in_reach, gather, links_of, reduce
-from models.cost.collectives import time as time_of
+from models.cost.collectives import (
+    Cost,
+    all_to_all,
+    collective_seconds,
+    domains_in_reach,
+    gather,
+    links_of,
+    reduce,
+)
 from models.cost.facts import LayerFacts, coefficient_records, record_type
 from models.cost.problem_records import question
 from models.cost.rows import rows_of
@@ -53,7 +60,7 @@ def whole(cluster: Cluster, operation: str, c: Coefficients) -> Cost:
 
 def seconds(cluster: Cluster, operation: str, c: Coefficients, size: float) -> float:
     """The same, of so many bytes."""
-    return time_of(whole(cluster, operation, c), size)
+    return collective_seconds(whole(cluster, operation, c), size)
 
 
 def rows(layouts: list[Layout]) -> Array:
@@ -119,7 +126,7 @@ def test_a_larger_scale_up_domain_slows_no_collective(degree: int, size: float) 
         group = groups_for(q.order)
         set_group(q.order, 0, 1, degree, group, TP)
         costs = [of(q.facts[0], q.dims, c, group, TP) for of in (gather, reduce, all_to_all)]
-        times.append([time_of(cost, size) for cost in costs])
+        times.append([collective_seconds(cost, size) for cost in costs])
     assert (np.diff(times, axis=0) <= 1e-12).all()
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from models.cost.pipeline.schedules import run
+from models.cost.pipeline.schedules import run_schedule
 from models.errors import Invalid
 from models.layouts.defaults import with_stack_defaults
 from models.layouts.rules import first_broken
@@ -54,7 +54,7 @@ def length(
         "B": np.array(backward),
         "W": np.resize(weight, len(forward)),
     }
-    return max(end for _, end in run(layout, m, seconds).values())
+    return max(end for _, end in run_schedule(layout, m, seconds).values())
 
 
 @given(times, st.integers(1, 12), st.data())

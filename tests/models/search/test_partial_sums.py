@@ -80,7 +80,7 @@ class Members:
 
     def rows(self, tables: SearchTables) -> Array:
         """Them as the compiled functions read them."""
-        rows = tables.set_variant(tables.rows(self.layouts), self.variant)
+        rows = tables.set_variant(tables.unplaced_rows(self.layouts), self.variant)
         policies = tables.policy_tables
         for name in ("schedule", "virtual_stages"):
             rows[name] = policies.schedules[name][self.schedule]
@@ -122,7 +122,7 @@ def least_seconds(
         yield "mesh with a policy", bounds(tables, unplaced, members)[0]
         yield "layout over the least links", step_seconds(tables, unplaced)
     sharding = members.variant // len(tables.policies.memory_policies)
-    placed = tables.set_sharding(tables.rows(layouts), sharding)
+    placed = tables.set_sharding(tables.unplaced_rows(layouts), sharding)
     placed["placement"], placed["filling"] = whole["placement"], whole["filling"]
     yield "placed mesh with a sharding", bounds(tables, placed, members)[0]
     yield "mean stage", bounds(tables, whole, members)[0]

@@ -21,7 +21,7 @@ from models.cost.pipeline.bubble import (
     moves_weight_gradients,
 )
 from models.cost.pipeline.makespan import ChunkSeconds, zero_bubble_v
-from models.cost.pipeline.schedules import run
+from models.cost.pipeline.schedules import run_schedule
 from models.spec.layout import SCHEDULES, Layout
 from tests.long import examples
 from tests.models.cost.pipelines import Pipeline, Seconds, model
@@ -427,7 +427,7 @@ def operation_by_operation(layout: Layout, m: int, seconds: dict[str, Array]) ->
     operations, which are those of every chunk."""
     chunks = layout.pp * layout.virtual_stages
     same = np.ones(chunks)
-    spans = run(layout, m, {"F": same, "B": 2 * same, "W": same})
+    spans = run_schedule(layout, m, {"F": same, "B": 2 * same, "W": same})
     done: dict[Op, Array] = {}
     clock = [np.zeros(len(seconds["F"]))] * layout.pp
     for operation, stage in sorted(spans, key=lambda of: spans[of]):
@@ -456,7 +456,7 @@ def most_held(layout: Layout, m: int) -> list[float]:
     """The most micro-batches that stages hold in the published order, of which two chunks of a
     stage are one."""
     chunks = np.ones(layout.pp * layout.virtual_stages)
-    spans = run(layout, m, {"F": chunks, "B": 2 * chunks, "W": chunks})
+    spans = run_schedule(layout, m, {"F": chunks, "B": 2 * chunks, "W": chunks})
     held = []
     for stage in range(layout.pp):
         changes = [(0.0, 0)]
@@ -510,6 +510,6 @@ def test_stages_end_together_or_by_themselves(schedule: str) -> None:
 def test_schedules_that_move_weight_gradients_have_them_apart(schedule: str) -> None:
     layout = SMALL[schedule]
     chunks = np.ones(layout.pp * layout.virtual_stages)
-    spans = run(layout, 8, {"F": chunks, "B": 2 * chunks, "W": chunks})
+    spans = run_schedule(layout, 8, {"F": chunks, "B": 2 * chunks, "W": chunks})
     apart = any(op.kind == "W" for op, _ in spans)
     assert moves_weight_gradients(SCHEDULES.index(schedule)) == apart

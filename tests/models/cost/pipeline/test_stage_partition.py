@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from models.columns import Array
 from models.cost.pipeline.layer_split import Layers, layers_of
-from models.cost.pipeline.stage_partition import layers_of_chunks, partition, partitions
+from models.cost.pipeline.stage_partition import distinct_partitions, layers_of_chunks, partition
 from models.cost.rows import StageTables
 from models.spec.layout import Layout, Layouts
 from tests.long import examples
@@ -405,16 +405,16 @@ def test_each_layout_has_its_own_of_few_partitions() -> None:
     while not len(layouts):  # of some problems no layout is legal
         problem = random_problem(rng)
         layouts = random_layouts(problem, rng, 300)
-    tables, code = partitions(problem, layouts)
+    tables, code = distinct_partitions(problem, layouts)
     assert len(tables.different) < len(layouts) / 3
     for row in range(len(layouts)):
-        alone, _ = partitions(problem, Layouts.of([layouts[row]]))
+        alone, _ = distinct_partitions(problem, Layouts.of([layouts[row]]))
         assert_same(alone, 0, tables, code[row], layouts[row].pp, layers_of(problem).costs)
 
 
 def test_chunks_have_the_layers_that_are_in_amounts() -> None:
     for problem, layouts in _questions(40):
-        tables, code = partitions(problem, layouts)
+        tables, code = distinct_partitions(problem, layouts)
         for row, chunks in enumerate(layers_of_chunks(problem, layouts)):
             layout = layouts[row]
             assert len(chunks) == layout.pp * layout.virtual_stages
@@ -429,7 +429,7 @@ def test_tables_have_what_stages_hold() -> None:
     """Each stage's is that of a different one, as numbered in the order in which these first come;
     stretches of equal ones begin or end at corners."""
     for problem, layouts in _questions(15):
-        tables, code = partitions(problem, layouts)
+        tables, code = distinct_partitions(problem, layouts)
         for row, chunks in enumerate(layers_of_chunks(problem, layouts)):
             layout, i = layouts[row], code[row]
             pp = layout.pp
