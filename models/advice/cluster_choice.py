@@ -139,21 +139,21 @@ def with_recommendation(
     return choice_with_prediction(figures, objective, fastest, all_chips_s, exact=exact)
 
 
-def no_cluster_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
-    """Return the error that says why no cluster has an answer, cluster by cluster. `error` is that
-    of the first."""
-    each = "; ".join(f"{place_words(choice)}: {choice.refused}" for choice in choices)
+def no_cluster_fits(choices: Sequence[Choice], first_error: Infeasible) -> Infeasible:
+    """Return the error that says why no cluster has an answer, cluster by cluster. Its figures are
+    those of `first_error`, the error of the first cluster."""
+    reasons = "; ".join(f"{place_words(choice)}: {choice.refused}" for choice in choices)
     if not all(choice.exact for choice in choices):
-        return OutOfTime(f"; {each}")
-    detail = f"none of {len(choices)} clusters has a layout that fits; {each}"
+        return OutOfTime(f"; {reasons}")  # its message goes before
+    detail = f"none of {len(choices)} clusters has a layout that fits; {reasons}"
     return Infeasible(
-        constraint=error.constraint,
+        constraint=first_error.constraint,
         detail=detail,
-        needed=error.needed,
-        available=error.available,
-        unit=error.unit,
-        enough_chips=error.enough_chips,
-        surest=error.surest,
+        needed=first_error.needed,
+        available=first_error.available,
+        unit=first_error.unit,
+        enough_chips=first_error.enough_chips,
+        surest=first_error.surest,
     )
 
 

@@ -83,17 +83,19 @@ def compare(
         compared += candidates(predictions, profile)
         if not exact:
             stopped.append(name)
-    one, other = compared
-    time = _difference(one.prediction.time, other.prediction.time)
-    memory_gib = _difference(one.prediction.memory_gib, other.prediction.memory_gib)
+    first_candidate, second_candidate = compared
+    time = _difference(first_candidate.prediction.time, second_candidate.prediction.time)
+    memory_gib = _difference(
+        first_candidate.prediction.memory_gib, second_candidate.prediction.memory_gib
+    )
     software = _differences(problem.stack, second_stack)
-    reasons = _reasons(one, other, time, memory_gib, software)
+    reasons = _reasons(first_candidate, second_candidate, time, memory_gib, software)
     if stopped:
         names = " and the ".join(stopped)
         reasons.insert(0, f"the search was stopped: the {names} may be slower than it need be")
     return Comparison(
-        first=one,
-        second=other,
+        first=first_candidate,
+        second=second_candidate,
         time=time,
         memory_gib=memory_gib,
         reasons=tuple(reasons),

@@ -200,9 +200,11 @@ class _Criteria:
         reserve_gib = self.constraints.memory_reserve_gib
         usable_gib = self.problem.cluster.usable_bytes / GIB
         limit_gib = usable_gib - reserve_gib if reserve_gib else math.inf
-        return not self.ruled_out(layout) and needed_gib < self.oom_gib and needed_gib <= limit_gib
+        if self.ruled_out_knobs(layout):
+            return False
+        return needed_gib < self.oom_gib and needed_gib <= limit_gib
 
-    def ruled_out(self, layout: Layout) -> list[str]:
+    def ruled_out_knobs(self, layout: Layout) -> list[str]:
         """Return the knobs of a layout whose values the constraints do not allow. The modules to
         recompute count only under selective recompute, and must then be exactly the allowed
         ones."""
@@ -438,7 +440,7 @@ def _all_warnings(
 
 def _constraint_warnings(prediction: Prediction, criteria: _Criteria) -> Iterator[LayoutWarning]:
     """Yield a warning if the checked layout itself has values that the constraints rule out."""
-    ruled_out = criteria.ruled_out(prediction.layout)
+    ruled_out = criteria.ruled_out_knobs(prediction.layout)
     if not ruled_out:
         return
     allowed = criteria.constraints.allowed

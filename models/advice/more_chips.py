@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from models.advice.chip_counts import attempts, clusters_with_devices
-from models.advice.fewer_chips import search_all_or_fewer
+from models.advice.fewer_chips import search_all_else_fewer
 from models.errors import Infeasible
 from models.layouts.space import Space
 from models.search.result import Goal, ShouldContinue
@@ -38,7 +38,7 @@ def add_enough_chips(
         """Return the chips that some layout on this cluster uses. Raise one of the errors that
         `attempts` catches where none fits."""
         whole = Space(replace(problem, cluster=larger), constraints)
-        found = search_all_or_fewer(whole, profile, _ANY_TIME, should_continue)
+        found = search_all_else_fewer(whole, profile, _ANY_TIME, should_continue)
         return found.space.problem.cluster.num_chips
 
     largest_refused = 1

@@ -20,7 +20,7 @@ from models.advice.fewer_chips import (
     AnswerOnChips,
     FewerChips,
     fewer_if_faster,
-    search_all_or_fewer,
+    search_all_else_fewer,
 )
 from models.advice.more_chips import add_enough_chips
 from models.advice.pipelining import (
@@ -162,7 +162,7 @@ def recommend(
 
     def recommend_within(space: Space) -> Recommendation:
         try:
-            solved = search_all_or_fewer(space, profile, goal, should_continue, known)
+            solved = search_all_else_fewer(space, profile, goal, should_continue, known)
         except Infeasible as error:
             if error.constraint != "memory":  # more chips help only against a lack of memory
                 raise
@@ -173,17 +173,17 @@ def recommend(
             solved = replace(solved, answer=solved.answer.inexact(untried_bound_s))
         if solved.fewer_chips is None:
             solved = fewer_if_faster(solved, profile, goal, should_continue)
-        return _explain(solved, profile, tolerance, should_continue)
+        return _recommend_from(solved, profile, tolerance, should_continue)
 
     return solve_avoiding_oom(
         oom_gib, Space(problem, constraints or Constraints()), recommend_within
     )
 
 
-def _explain(
+def _recommend_from(
     solved: AnswerOnChips, profile: Profile, tolerance: float, should_continue: ShouldContinue
 ) -> Recommendation:
-    """Return the recommendation that the answer of a search makes, with its reasons."""
+    """Return the recommendation, with its reasons, that follows from the answer of a search."""
     answer = solved.answer
     problem = solved.space.problem
     shortlist = _shortlist(answer, profile, tolerance, should_continue)
@@ -245,7 +245,7 @@ def _shortlist(
     answer: SearchAnswer, profile: Profile, tolerance: float, should_continue: ShouldContinue
 ) -> _Shortlist:
     """Return the layouts of an answer that are shown, with their full predictions."""
-    front_rows = _front(answer, tolerance)
+    front_rows = _front_rows(answer, tolerance)
     sides = [row for row in (answer.without, answer.with_pp) if row is not None]
     rows = list(dict.fromkeys([answer.simplest, *sides, *answer.ranked, *front_rows]))
     shown = answer.layouts.take(np.array(rows))
@@ -268,7 +268,7 @@ def _shortlist(
     )
 
 
-def _front(answer: SearchAnswer, tolerance: float) -> list[int]:
+def _front_rows(answer: SearchAnswer, tolerance: float) -> list[int]:
     """Return the rows of layouts within the tolerance of the fastest that no other beats in time,
     complexity and free memory at once. The first _MAX_NEAR_FASTEST of them are compared, and those
     of the answer's own front, which leaves memory out."""
@@ -276,8 +276,9 @@ def _front(answer: SearchAnswer, tolerance: float) -> list[int]:
     near = np.union1d(near[:_MAX_NEAR_FASTEST], answer.front)
     needed_bytes = answer.tables.predict(answer.layouts.take(near)).needed_bytes
     usable_bytes = answer.tables.problem.cluster.usable_bytes
-    free = steps_of(usable_bytes - needed_bytes, usable_bytes)
-    front = pareto_front(answer.times[near], answer.complexities[near], free)
+    # In steps of 5%, so that a few free bytes more do not bring a layout onto the front.
+    free_steps = steps_of(usable_bytes - needed_bytes, usable_bytes)
+    front = pareto_front(answer.times[near], answer.complexities[near], free_steps)
     return [int(near[position]) for position in front]
 
 
@@ -483,7 +484,8 @@ def _unsafe_fit_reasons(recommended: Prediction) -> Iterator[Reason]:
     what to ask for instead."""
     if recommended.fit_probability >= SAFE_FIT_PROBABILITY:
         return
-    if recommended.needed_high_gib <= recommended.usable_gib:  # then the host may be too small
+    # If a device almost surely has enough memory, what may not fit is the memory of the host.
+    if recommended.needed_high_gib <= recommended.usable_gib:
         knobs = " and ".join(
             f"constraints.{knob} = false"
             for knob in ("offload_activations", "offload_optimizer")

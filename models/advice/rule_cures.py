@@ -189,6 +189,7 @@ def alternatives(values: Sequence[Any]) -> str:
 
 
 def format_value(value: object) -> str:
+    """Return the value of a knob in words, such as "8" or "true"; a placement as "tp < cp < pp"."""
     if isinstance(value, tuple):
         return " < ".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

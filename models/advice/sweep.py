@@ -202,19 +202,20 @@ class FrontierSweep:
         if previous and tables and previous.without is not None and previous.with_pp is not None:
             best = previous.layouts.take(_best_rows(previous))
             without_s, with_s = tables.predict(best).step_time_s.tolist()
-            # `simple` says that no pipeline is needed.
-            simple = not is_above(_gap(without_s, with_s), tolerance)
-            # The verdict holds while no layout of the side that it is against is as fast as this.
-            # A faster layout of the other side only confirms it.
+            needs_none = not is_above(_gap(without_s, with_s), tolerance)
+            # "No pipeline is needed" is wrong only if some layout with a pipeline is as fast as its
+            # limit; "needed" is wrong only if some layout without one is. No layout is searched on
+            # the other side, where a faster one would only confirm the verdict.
             no_layout = -np.inf
-            without_limit_s = no_layout if simple else with_s * (1 + tolerance)
-            with_limit_s = without_s / (1 + tolerance) if simple else no_layout
+            without_limit_s = no_layout if needs_none else with_s * (1 + tolerance)
+            with_limit_s = without_s / (1 + tolerance) if needs_none else no_layout
             limits = np.array([without_limit_s, with_limit_s]) * (1 + 1e-9)  # for rounding
             if finds_any(tables, limits, self.should_continue) is False:
-                return simple, True
+                return needs_none, True
         point = self.point(place)
-        simple_or_unknown = None if point.gap is None else point.needs_no_pipeline(tolerance)
-        return simple_or_unknown, point.exact
+        if point.gap is None:
+            return None, point.exact
+        return point.needs_no_pipeline(tolerance), point.exact
 
     def points(self, block: LinkBlock) -> Iterator[Point]:
         """Yield the point of every place of a block, in any order."""
@@ -280,8 +281,11 @@ class FrontierSweep:
         self, block: LinkBlock, layouts: Layouts, complexities: Array, slowest: SearchAnswer
     ) -> Iterator[Point]:
         """Yield the points of a block, whose best layouts are all among `layouts`. A block with
-        many layouts is halved, because fewer of them may be the best in each half."""
+        many layouts is halved, because fewer of them may be the best in each half. `slowest` is the
+        answer at the slowest links, whose tables serve all places."""
         if len(block) > 2 and len(layouts) > _FEW_LAYOUTS:
+            # A layout cannot win if it is slower at the fastest links than the best of its side
+            # (without or with a pipeline) is at the slowest.
             longest_times = self._times(slowest, block.slowest, layouts)
             shortest_times = self._times(slowest, block.fastest, layouts)
             with_pipeline = layouts.pp > 1

@@ -134,9 +134,12 @@ class _ThresholdSearch:
         where time ran out before that was known."""
         if not self.sweep.should_continue():
             return None
-        simple, proved = self.sweep.verdict_at({self.axis: place}, self.tolerance)
-        # At present `simple` is the opposite of is_above. Without layouts it is None: no change.
-        return simple == self.is_above if proved else None
+        # `needs_none` (no pipeline is needed) is None where no layout fits: that is no change.
+        needs_none, proved = self.sweep.verdict_at({self.axis: place}, self.tolerance)
+        if not proved:
+            return None
+        # At present `is_above` says that a pipeline is needed: equal answers contradict each other.
+        return needs_none == self.is_above
 
     def _threshold(self, holds: float, changes: float | None, *, exact: bool = True) -> Threshold:
         """Return the threshold of this axis: the verdict holds at the place `holds` and changes at

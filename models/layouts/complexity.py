@@ -84,7 +84,8 @@ def points_of_policy(layouts: Layouts) -> Array:
 
 
 def _points(counts: dict[str, Array]) -> Array:
-    """Return the sum of points of these counts, (n,). Keys are those of POINTS."""
+    """Return the points of n layouts, (n,), given how often each reason of POINTS counts for each
+    of them, (n,) by its name."""
     return np.sum(
         [POINTS[name] * np.asarray(count, dtype=np.int64) for name, count in counts.items()], axis=0
     )

@@ -92,8 +92,9 @@ def groups_for(order: DeviceOrder, count: int = GROUPS) -> Groups:
 
 @compiled
 def set_groups(order: DeviceOrder, row: MeshRow, groups: Groups) -> None:
-    """Write to `groups` the communication groups of a mesh: those of every axis, of SHARDING and of
-    REPLICAS."""
+    """Write to `groups` the communication groups of a mesh: those of every axis, of SHARDING (the
+    ranks over which ZeRO shards: dp_shard · cp) and of REPLICAS (these times dp_replicate: all
+    ranks that reduce the same gradients)."""
     set_axes(row, groups.degree, groups.distance)
     for axis in range(AXIS_GROUPS):
         set_group(order, row.filling, groups.distance[axis], groups.degree[axis], groups, axis)
@@ -156,8 +157,10 @@ def set_group(
     inside = 1
     below = 1
     last = len(domains) - 1  # The last domain joins everything.
-    # By the rule of this module's docstring, each domain keeps `together` members. Its dim joins
-    # groups of `inside` members, which the domain inside it keeps already.
+    # By the rule of this module's docstring, a domain keeps `together` of the members together. It
+    # consists of smaller domains, of `below` devices, which keep `inside` members together: its own
+    # links join `together / inside` of these. Members `stride` apart are `stride / below` smaller
+    # domains apart.
     for level in range(len(domains)):
         together = degree
         if level < last:

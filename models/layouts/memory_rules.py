@@ -47,9 +47,11 @@ def _modules_message(problem: Problem, layout: Layout) -> str:
 
 def _modules_exist(problem: Problem, layouts: Layouts) -> Array:
     """Some layer of the model has these modules."""
-    nowhere = [name for name in MODULES if not problem.has_module(name)]
-    # The mask leaves out STACK_SELECTIVE, which an empty list of modules stands for.
-    return (layouts.recompute & policy_code("selective", nowhere) & _ALL_MODULES) == 0
+    missing = [name for name in MODULES if not problem.has_module(name)]
+    # The code of a policy has a bit for every module. With nothing missing, policy_code returns
+    # STACK_SELECTIVE, which is no module: the mask removes it.
+    missing_bits = policy_code("selective", missing) & _ALL_MODULES
+    return (layouts.recompute & missing_bits) == 0
 
 
 def _missing_modules_message(problem: Problem, layout: Layout) -> str:

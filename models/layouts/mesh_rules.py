@@ -105,8 +105,8 @@ def _whole_blocks(problem: Problem, layouts: Layouts) -> Array:
 
 def _weight_sides(problem: Problem, layouts: Layouts) -> list[Array | float]:
     """Return the lengths of the sides of all weight matrices of layers on one device, each a number
-    for all of n layouts or an array (n,). Projections that a device computes in one product
-    (queries, keys and values) count as one matrix."""
+    for all of n layouts or an array (n,). Block-scaled number formats need multiples of their block
+    there. Projections computed in one product (queries, keys and values) count as one matrix."""
     hidden = problem.architecture.hidden_size
     sides: list[Array | float] = [hidden]
     if problem.architecture.mtp_layers:
@@ -167,22 +167,21 @@ def _experts_fold_over_dense_axes(problem: Problem, layouts: Layouts) -> Array:
     data parallelism too; in MaxText (base.yml) fsdp or context, with the inside of an expert
     sharded over tensor.
     """
-    # Beside tensor parallelism, ep is a part of dp_shard; or without tp it is all of cp and a part
-    # of dp_shard.
     if problem.stack.expert_folding == "beside_tensor":
-        of_shards = layouts.dp_shard % layouts.ep == 0
-        beside_context = (
+        # ep is a part of dp_shard. Without tp it may also be all of cp and a part of dp_shard.
+        divides_shards = layouts.dp_shard % layouts.ep == 0
+        covers_context = (
             (layouts.ep % layouts.cp == 0)
             & (layouts.dp_shard * layouts.cp % layouts.ep == 0)
             & (layouts.tp == 1)
         )
         keeps_tensor = (layouts.etp == layouts.tp) | (not problem.experts_keep_tensor)
-        return (of_shards | beside_context) & keeps_tensor
-    dense = layouts.dp_shard * layouts.cp * layouts.tp
+        return (divides_shards | covers_context) & keeps_tensor
+    devices = layouts.dp_shard * layouts.cp * layouts.tp
     # Sharded layouts fold experts over the shards alone; plain data parallelism over replicas too.
     if problem.stack.expert_folding == "all":
-        dense = np.where(layouts.dp_shard > 1, dense, dense * layouts.dp_replicate)
-    return dense % (layouts.ep * layouts.etp) == 0
+        devices = np.where(layouts.dp_shard > 1, devices, devices * layouts.dp_replicate)
+    return devices % (layouts.ep * layouts.etp) == 0
 
 
 def _folding_message(problem: Problem, layout: Layout) -> str:

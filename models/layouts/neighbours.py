@@ -161,6 +161,8 @@ def _vary_schedule(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _vary_virtual_stages(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    """Yield the layout with other numbers of virtual stages, and with the split of layers and the
+    recompute that go with as many chunks."""
     for virtual_stages in range(1, problem.stack.max_virtual_stages + 1):
         chunks = _chunk_fields(problem, layout, layout.pp * virtual_stages)
         yield replace(layout, virtual_stages=virtual_stages, **chunks)
@@ -173,12 +175,14 @@ def _chunk_fields(problem: Problem, layout: Layout, chunks: int) -> dict[str, An
     says."""
     layers = problem.architecture.num_layers
     recomputed = layout.recompute_layers
-    stated, balanced = layout.layers_per_chunk, layout.balanced
+    stated_split = layout.layers_per_chunk
+    balanced = layout.balanced
     if chunks != layout.pp * layout.virtual_stages:
-        must_be_uneven = layers % chunks > 0 and problem.stack.partition == "balanced"
-        stated, balanced = (), layout.balanced or must_be_uneven
+        stated_split = ()
+        # Only some stacks can split layers unevenly ("balanced": by their cost).
+        balanced |= layers % chunks > 0 and problem.stack.partition == "balanced"
     return {
-        "layers_per_chunk": stated,
+        "layers_per_chunk": stated_split,
         "balanced": balanced,
         "recompute_layers": recomputed if recomputed * chunks < layers else 0,
     }
@@ -284,6 +288,7 @@ def _knob(field: str, values: Callable[[Problem, Layout], Iterable[Any]]) -> Kno
     function that returns its possible values."""
 
     def variants(problem: Problem, layout: Layout) -> Iterator[Layout]:
+        """Yield the layout with each possible value of the field."""
         for value in values(problem, layout):
             yield replace(layout, **{field: value})
 

@@ -237,7 +237,10 @@ class _KnownSpreads(NamedTuple):
 
 @cached_by_identity(_CACHED_SPREADS, objects=2)
 def _known_spreads(profile: Profile, problem: Problem) -> _KnownSpreads:
-    """Return the spreads that a profile has for a problem, which no layout changes."""
+    """Return the spreads that a profile has for a problem. No layout changes them, so they are
+    worked out once."""
+    # Coefficients that no run on this chip or stack informed get an offset of mean zero here, whose
+    # spread widens the intervals.
     widened = profile.with_offsets(problem.scopes)
     return _KnownSpreads(
         profile=widened,
