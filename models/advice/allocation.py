@@ -264,7 +264,7 @@ def _check_domain(cluster: Cluster, name: str, members: Sequence[Node]) -> None:
     raise Invalid("allocation.nodes", chips, rule)
 
 
-def _domains(nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:
+def _nodes_by_domain(nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:
     """Return the nodes of each domain by its name, leaf by leaf. Fuller domains of a leaf come
     first, so that a job that needs fewer leaves out the emptiest."""
     leaves: dict[str, dict[str, list[Node]]] = {}
@@ -325,10 +325,10 @@ def _arrangements_to_try(
     cluster = problem.cluster
     devices_per_chip = cluster.chip.devices_per_chip
     most_chips = _most_chips_by_size(cluster, nodes)
-    # As many chips as groups of any size can have together: the most that is divided below.
-    whole = replace(problem, cluster=_with_groups(cluster, max(*most_chips.values(), 1), 1))
-    factorizations = factorizations_by_devices(whole, constraints)
-    takes_every = whole.cluster.num_devices <= FEW_DEVICES
+    # Factorizations up to the most chips of any size of groups serve all sizes.
+    largest = replace(problem, cluster=_with_groups(cluster, max(*most_chips.values(), 1), 1))
+    factorizations = factorizations_by_devices(largest, constraints)
+    takes_every = largest.cluster.num_devices <= FEW_DEVICES
     arrangements: list[_Arrangement] = []
     for size, chips in most_chips.items():
         most_ways = 0
@@ -350,7 +350,7 @@ def _most_chips_by_size(cluster: Cluster, nodes: Sequence[Node]) -> dict[int, in
         sum(node.chips for node in members) for _, members in _domains(nodes)
     )
     domain_chips = np.array(list(domains_by_chips))
-    domains = np.array(list(domains_by_chips.values()))
+    num_domains = np.array(list(domains_by_chips.values()))  # with as many chips
     limit = cluster.num_chips
     if cluster.chips_per_domain is not None:
         sizes = {cluster.chips_per_domain}
@@ -362,7 +362,7 @@ def _most_chips_by_size(cluster: Cluster, nodes: Sequence[Node]) -> dict[int, in
             sizes.update(divisors(chips))
     most_chips = {}
     for size in sizes:
-        groups = int((domain_chips // size * domains).sum())
+        groups = int((domain_chips // size * num_domains).sum())
         most_chips[size] = min(groups, limit // size) * size
     return most_chips
 

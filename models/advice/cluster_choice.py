@@ -117,25 +117,27 @@ def _require_time_between_failures(choices: Sequence[Choice], objective: Objecti
 
 
 def with_recommendation(
-    choice: Choice, problem: Problem, objective: Objective, found: Recommendation
+    choice: Choice, problem: Problem, objective: Objective, recommendation: Recommendation
 ) -> Choice:
-    """Return the choice with the figures of a recommendation for its cluster, which had more time
-    to search."""
-    fastest = found.fastest.prediction
+    """Return the choice with the figures of a recommendation for its cluster. The recommendation
+    had more time to search, so its layout may be faster than that of the choice."""
+    fastest = recommendation.fastest.prediction
     figures = choice_with_figures(
         choice.name,
         problem,
         objective,
         fastest.step_time_s,
-        chips_used=found.chips_used,
+        chips_used=recommendation.chips_used,
         num_chips=choice.num_chips,
     )
-    all_chips_s = found.fewer_chips.all_chips_s if found.fewer_chips else None
-    tried_all = found.tried_fewer
+    fewer_chips = recommendation.fewer_chips
+    all_chips_s = fewer_chips.all_chips_s if fewer_chips else None
+    tried_all = recommendation.tried_fewer
     if choice.all_chips_s is not None:
-        # The recommendation is on fewer chips already, and knows nothing of larger numbers.
+        # The choice found fewer chips to be faster, and the recommendation was searched on these
+        # alone. Whether all larger numbers were tried is known to the choice.
         tried_all = tried_all and choice.exact
-    exact = found.certificate.exact and tried_all
+    exact = recommendation.certificate.exact and tried_all
     return choice_with_prediction(figures, objective, fastest, all_chips_s, exact=exact)
 
 

@@ -58,6 +58,7 @@ def nearest_lifts(
         for lift, neighbour in neighbours:
             if not should_continue():
                 break
+            # A step takes about as long as in proportion to the batch of a device.
             there, here = _batch_per_device(neighbour.problem), _batch_per_device(space.problem)
             guess_s = _LIKELY * pipeline_s * there / here
             if _needs_no_pipeline(neighbour, profile, tolerance, guess_s, should_continue):
@@ -102,8 +103,9 @@ def _batch_neighbours(space: Space, ways_here: int) -> Iterator[tuple[Lift, Spac
 
 
 def _batches_nearby(batch: int, devices: int) -> list[int]:
-    """Return the batches to try, within _NEAR of `batch`. Multiples of all devices come first, then
-    multiples of a half of them, a quarter, an eighth; of each the nearest first."""
+    """Return the batches to try, within _NEAR of `batch`. Multiples of all devices come first: they
+    divide over any number of ranks. Then come multiples of a half, a quarter and an eighth of the
+    devices, each time the nearest first."""
     values: dict[int, None] = {}
     for share in _SHARES:
         unit = max(devices // share, 1)

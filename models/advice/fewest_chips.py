@@ -150,8 +150,8 @@ class _Numbers:
         return cls(domain=domain, unit=largest_power_of_two, uses_fewer=False)
 
     @property
-    def parts(self) -> list[int]:
-        """Return the divisors of a domain; none where they are not tried."""
+    def domain_divisors(self) -> list[int]:
+        """Return the divisors of a domain, in chips; none where they are not tried."""
         return divisors(self.domain) if self.domain > 1 else []
 
 
@@ -199,8 +199,8 @@ def _clusters_to_try(
     ascending order, and the unit: clusters have multiples of it, or a divisor of a domain. If there
     would be more than _MAX_TRIED clusters, the unit is doubled until there are not."""
     cluster = replace(problem.cluster, torus_shape=None)
-    parts = [part for part in numbers.parts if part <= most]
-    counts = sorted({*range(numbers.unit, most + 1, numbers.unit), *parts})
+    divisors_to_try = [chips for chips in numbers.domain_divisors if chips <= most]
+    counts = sorted({*range(numbers.unit, most + 1, numbers.unit), *divisors_to_try})
     devices = [chips * cluster.chip.devices_per_chip for chips in counts]
     # At the peak, twice the chips take half the time.
     chip_seconds = problem.step_time_at_peak_s * cluster.num_chips
@@ -215,6 +215,6 @@ def _clusters_to_try(
     tried = [
         resized
         for resized in fast_enough
-        if resized.num_chips % unit == 0 or resized.num_chips in parts
+        if resized.num_chips % unit == 0 or resized.num_chips in divisors_to_try
     ]
     return tried, unit

@@ -154,9 +154,9 @@ def crossings(
 def _crossings_along(
     axis: str, points: Sequence[Point], grid: Mapping[str, Sequence[float]], tolerance: float
 ) -> Iterator[Crossing]:
-    """Yield the crossings of the tolerance between neighbours along one axis. Along links the gap
-    falls, so that it is above the tolerance at the lower value. The estimate is interpolated between
-    the two gaps, or halfway where one has no layout with or without a pipeline."""
+    """Yield the crossings of the tolerance between neighbours along one axis. The gap falls along
+    axes of links, so `above` is the lower value. The estimate is interpolated between the two gaps,
+    or halfway where one has no layout with or without a pipeline."""
     for at, row in rows_along(axis, points, grid):
         for lower, higher in pairwise(row):
             if not (lower.exact and higher.exact) or lower.gap is None or higher.gap is None:

@@ -52,13 +52,14 @@ def promising_spaces(
     cluster = whole.problem.cluster
     most_ways = max(factorizations.values(), default=0)
     takes_every = cluster.num_devices <= FEW_DEVICES and most_ways > more_than
+    ways_to_exceed = more_than
     for count in sorted(factorizations, reverse=True):
         if count % cluster.chip.devices_per_chip:
             continue
-        if not takes_every and factorizations[count] <= more_than:
+        if not takes_every and factorizations[count] <= ways_to_exceed:
             continue
-        for space in _legal_spaces(whole, [count]):
-            more_than = factorizations[count]
+        for space in _legal_spaces(whole, [count]):  # one space, or none
+            ways_to_exceed = factorizations[count]
             yield space
 
 

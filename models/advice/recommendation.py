@@ -161,6 +161,8 @@ def recommend(
     goal = Goal(tolerance=tolerance, top=top, both_sides=True)
 
     def recommend_within(space: Space) -> Recommendation:
+        """Return the recommendation out of the layouts of a space, or of its parts on fewer
+        chips."""
         try:
             solved = search_all_else_fewer(space, profile, goal, should_continue, known)
         except Infeasible as error:
@@ -170,6 +172,7 @@ def recommend(
                 error, problem, profile, space.constraints, should_continue
             ) from None
         if math.isfinite(untried_bound_s):
+            # An arrangement that was not tried may be as fast as this bound.
             solved = replace(solved, answer=solved.answer.inexact(untried_bound_s))
         if solved.fewer_chips is None:
             solved = fewer_if_faster(solved, profile, goal, should_continue)
@@ -187,8 +190,8 @@ def _recommend_from(
     answer = solved.answer
     problem = solved.space.problem
     shortlist = _shortlist(answer, profile, tolerance, should_continue)
-    pipelining = _pipelining(solved, shortlist, profile, tolerance, should_continue)
-    recommended = _recommended(shortlist, pipelining, tolerance)
+    pipelining = _judge_pipelining(solved, shortlist, profile, tolerance, should_continue)
+    recommended = _choose_recommended(shortlist, pipelining, tolerance)
     return Recommendation(
         problem=problem,
         recommended=recommended,
@@ -206,7 +209,9 @@ def _recommend_from(
     )
 
 
-def _recommended(shortlist: _Shortlist, pipelining: Pipelining, tolerance: float) -> Candidate:
+def _choose_recommended(
+    shortlist: _Shortlist, pipelining: Pipelining, tolerance: float
+) -> Candidate:
     """Return the layout to launch: the simplest within the tolerance. If it is undecided whether a
     pipeline pays, the best layout without one may cost twice the tolerance, because doing without
     one may as well cost less than predicted."""
@@ -250,20 +255,21 @@ def _shortlist(
     rows = list(dict.fromkeys([answer.simplest, *sides, *answer.ranked, *front_rows]))
     shown = answer.layouts.take(np.array(rows))
     bolder = fastest_bolder_layout(answer, should_continue)
-    # No row may also mean that time ran out.
+    # `bolder` has one layout or none. None may also mean that time ran out.
     bolder_is_known = len(bolder) > 0 or should_continue()
-    found = candidates(answer.tables.predict(Layouts.concatenate([shown, bolder])), profile)
+    described = candidates(answer.tables.predict(Layouts.concatenate([shown, bolder])), profile)
     # A bolder layout comes last, behind the rows of the answer, and has no row itself.
-    by_row: dict[int | None, Candidate] = dict(zip(rows, found, strict=False))
+    by_row: dict[int | None, Candidate] = dict(zip(rows, described, strict=False))
     fastest_probability = by_row[answer.ranked[0]].prediction.fit_probability
-    is_bolder = len(bolder) > 0 and found[-1].prediction.fit_probability < fastest_probability
+    # A faster layout that is as sure to fit is not bolder.
+    is_bolder = len(bolder) > 0 and described[-1].prediction.fit_probability < fastest_probability
     return _Shortlist(
         simplest=by_row[answer.simplest],
         without=by_row.get(answer.without),
         with_pp=by_row.get(answer.with_pp),
         ranked=tuple(by_row[row] for row in answer.ranked),
         front=tuple(by_row[row] for row in front_rows),
-        bolder=found[-1] if is_bolder else None,
+        bolder=described[-1] if is_bolder else None,
         bolder_is_known=bolder_is_known,
     )
 
@@ -282,7 +288,7 @@ def _front_rows(answer: SearchAnswer, tolerance: float) -> list[int]:
     return [int(near[position]) for position in front]
 
 
-def _pipelining(
+def _judge_pipelining(
     solved: AnswerOnChips,
     shortlist: _Shortlist,
     profile: Profile,
@@ -308,7 +314,8 @@ def _pipelining(
     )
     # A pipeline may only be needed because numbers divide badly: then a number nearby needs none.
     if pipelining.needed == "yes" and with_pp is not None:
-        # Where none without a pipeline fits here, one nearby may take any time: none is guessed.
+        # nearest_lifts takes this step time as a first guess of that nearby. Where no layout
+        # without a pipeline fits, there is nothing to guess from, and infinity means no guess.
         pipeline_s = with_pp.prediction.step_time_s if without else math.inf
         lifted_by = nearest_lifts(solved.space, profile, tolerance, pipeline_s, should_continue)
         pipelining = undecided_by_divisibility(pipelining, lifted_by)

@@ -108,6 +108,7 @@ def _cures_of_batch(problem: Problem, layout: Layout, rule: Rule) -> list[Cure]:
     near = {*nearest_batches(batch, layout, 1), *nearest_batches(batch, layout, layout.pp)}
 
     def obeys(other: int) -> bool:
+        """Return whether the layout obeys the rule with another global batch."""
         workload = replace(problem.workload, global_batch=other)
         return bool(np.all(rule.test(replace(problem, workload=workload), Layouts.of([layout]))))
 

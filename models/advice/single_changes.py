@@ -200,7 +200,7 @@ def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[S
     variants = neighbours(problem, layout)
     # The cost model is not meaningful for an illegal layout, which may have an impossible split.
     base = _predict(problem, profile, [layout]) if _is_legal(problem, layout) else None
-    baseline = None if base is None else _outcomes_of(base, profile)[0]
+    given_outcome = None if base is None else _outcomes_of(base, profile)[0]
     outcomes_of_variants = outcomes(problem, profile, [variant for _, variant in variants])
     changes = [
         SingleChange(
@@ -210,7 +210,7 @@ def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[S
             problem=problem,
             layout=variant,
             outcome=outcome,
-            given=baseline,
+            given=given_outcome,
             follows=tuple(
                 field
                 for field in KNOBS[name].followers
@@ -219,7 +219,7 @@ def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[S
         )
         for (name, variant), outcome in zip(variants, outcomes_of_variants, strict=True)
     ]
-    changes += _switch_changes(problem, profile, layout, base, baseline)
+    changes += _switch_changes(problem, profile, layout, base, given_outcome)
     return sorted(
         changes, key=lambda change: (not change.outcome.is_safe, change.outcome.step_time_s)
     )

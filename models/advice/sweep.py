@@ -270,8 +270,9 @@ class FrontierSweep:
     def _possible_winners(
         self, block: LinkBlock, slowest: SearchAnswer
     ) -> tuple[Layouts, Array] | None:
-        """Return all layouts that may be the best somewhere in a block, and their complexities.
-        None where they are more than _MAX_LAYOUTS."""
+        """Return all layouts that may be the best somewhere in a block, and their complexities:
+        those which at the fastest links are no slower than the best at the slowest. None where they
+        are more than _MAX_LAYOUTS."""
         rows = _best_rows(slowest)
         limits = _limits(slowest.layouts.pp[rows] > 1, slowest.times[rows])
         tables = self._tables_at(block.fastest, slowest)

@@ -68,11 +68,11 @@ def thresholds(
     gb_s = _bandwidths(cluster)
     for scale in [scale for scale in ("up", "out") if scale in gb_s]:
         search = _ThresholdSearch(sweep, tolerance, is_above, f"scale_{scale}", 1, gb_s[scale])
-        found.append(search.along(_BANDWIDTH_STEPS, bisects=True))
+        found.append(search.first_threshold(_BANDWIDTH_STEPS, bisects=True))
     if cluster.fabric.domain is not None:
         chips = cluster.scale_up_domain_chips
         search = _ThresholdSearch(sweep, tolerance, is_above, "domain", chips, 1)
-        found.append(search.along(_domain_steps(chips, cluster.num_chips), bisects=False))
+        found.append(search.first_threshold(_domain_steps(chips, cluster.num_chips), bisects=False))
     return found
 
 
@@ -102,9 +102,10 @@ class _ThresholdSearch:
     present: float
     unit: float
 
-    def along(self, steps: Iterable[tuple[float, float]], *, bisects: bool) -> Threshold:
+    def first_threshold(self, steps: Iterable[tuple[float, float]], *, bisects: bool) -> Threshold:
         """Return the threshold at the first of `steps`, pairs of a place and the next one, between
-        which the need of a pipeline changes; with `bisects`, more closely between the two."""
+        which the need of a pipeline changes. With `bisects` it is then narrowed down between the
+        two, which needs an axis of continuous values."""
         for holds, changes in steps:
             changed = self._is_changed_at(changes)
             if changed is None:

@@ -81,8 +81,8 @@ def _outcome(predictions: Predictions) -> tuple[float, float]:
 
 
 def _switch_elsewhere(problem: Problem, layout: Layout, field: str) -> Switch | None:
-    """Return the switch that sets a field for other models or layouts, but not for this one; None
-    where there is none."""
+    """Return the switch that sets a field for other models or layouts, but does not apply to this
+    one, as the reason why no argument sets the field here; None where there is none."""
     for switch in switches_of(problem.stack):
         if switch.field == field and switch.settings and not applies(switch, problem, layout):
             return switch

@@ -103,6 +103,7 @@ def _vary_cp(problem: Problem, layout: Layout) -> Iterator[Layout]:
 def _vary_pp(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield other numbers of pipeline stages. Between two pipelines the schedule stays. From or to
     a layout without one, schedule and virtual stages become the stack's defaults."""
+    # All other knobs stay as they are.
     given = {field.name for field in fields(Layout)} - _PIPELINE_KNOBS
     for pp in divisors(problem.cluster.num_devices):
         if pp > 1 and layout.pp > 1:
@@ -122,13 +123,14 @@ def _on_all_devices(problem: Problem, layout: Layout, **changes: Any) -> Iterato
     that its axes cover whole dims."""
     degrees = [changes.get(name, getattr(layout, name)) for name in ("pp", "cp", "tp")]
     dp, idle_devices = divmod(problem.cluster.num_devices, math.prod(degrees))
-    kept, varied = "dp_shard", "dp_replicate"
     if layout.zero_stage:
-        kept, varied = varied, kept
+        kept, filling = "dp_replicate", "dp_shard"
+    else:
+        kept, filling = "dp_shard", "dp_replicate"
     degree, idle_ranks = divmod(dp, getattr(layout, kept))
     if idle_devices or idle_ranks or not degree:
         return
-    variant = replace(layout, **{varied: degree}, **changes)
+    variant = replace(layout, **{filling: degree}, **changes)
     yield variant
     if problem.cluster.device_orders.has_choice:
         yield replace(variant, torus_axes=torus_axes_covering_dims(problem, variant))

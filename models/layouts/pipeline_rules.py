@@ -47,11 +47,12 @@ def _schedule_shape(problem: Problem, layouts: Layouts) -> Array:
     not_virtual = layouts.virtual_stages == 1
     without_pipeline = is_one_of(layouts.schedule, (ONE_F_ONE_B, AFAB)) & not_virtual
     interleaved = (layouts.virtual_stages >= 2) & (m >= layouts.pp)
-    # Stacks pass micro-batches through a chunk in groups: of any size, of equal size (as many
-    # groups as pp goes into m), or of pp.
-    if problem.stack.micro_batch_groups != "any":
-        equal = problem.stack.micro_batch_groups == "equal"
-        interleaved &= m % (np.maximum(m // layouts.pp, 1) if equal else layouts.pp) == 0
+    # Interleaving passes micro-batches through a chunk in groups. A stack has groups of any size,
+    # of equal size (as many groups as pp goes into m), or of pp micro-batches ("stages").
+    if problem.stack.micro_batch_groups == "equal":
+        interleaved &= m % np.maximum(m // layouts.pp, 1) == 0
+    elif problem.stack.micro_batch_groups == "stages":
+        interleaved &= m % layouts.pp == 0
     # What stacks ask of the micro-batches of a schedule without virtual stages.
     enough = {"any": m > 0, "stages": m >= layouts.pp, "multiple": m % layouts.pp == 0}
     plain = not_virtual & enough[problem.stack.plain_micro_batches]
@@ -274,6 +275,7 @@ def balances_global_batch(problem: Problem) -> bool:
     """Say whether there is a load-balancing loss over the global batch that constrains
     schedules."""
     over_global_batch = problem.workload.load_balancing == "global_batch_loss"
+    # With running statistics the loss is known before all micro-batches have run.
     return problem.architecture.is_moe and over_global_batch and not problem.stack.running_balance
 
 

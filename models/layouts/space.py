@@ -205,7 +205,7 @@ class Space:
             "micro_batch": len(self._micro_batches),
             "schedule": len(self.policies.schedules),
             "sharding": len(self.policies.shardings),
-            # memory policies, under full recompute with every number of layers
+            # Memory policies. Full recompute counts once for every number of layers.
             "saving": int(self.policies.counts.sum()),
         }
 
@@ -264,7 +264,7 @@ class Space:
             shardings=Layouts.of(shardings),
             memory_policies=memory_policies,
             counts=np.where(is_full, self.problem.architecture.num_layers, 1),
-            open=self._has_open_layers(memory_policies),
+            open=self._may_choose_num_layers(memory_policies),
         )
 
     def _require_modules(self, asked: tuple[str, ...]) -> None:
@@ -293,7 +293,7 @@ class Space:
         )
         weight = len(schedules) * len(shardings)
         memory_policies, counts = self._offered_memory_policies(refused, weight)
-        open_layers = self._has_open_layers(memory_policies)
+        open_layers = self._may_choose_num_layers(memory_policies)
         # A plus drops the names that have refused nothing.
         return Policies(schedules, shardings, memory_policies, counts, open_layers), +refused
 
@@ -346,17 +346,18 @@ class Space:
         yield "constraints.recompute_layers", most
         for name in ("recompute_offered", "modules_offered", "modules_exist", "offload_offered"):
             yield name, layers * self._obeys(name, memory_policies)
-        may_be_any = self._has_open_layers(memory_policies) | ~is_full
+        may_be_any = self._may_choose_num_layers(memory_policies) | ~is_full
         yield "recompute_layers_offered", np.where(may_be_any, layers, int(self.may_recompute_all))
 
-    def _has_open_layers(self, memory_policies: Layouts) -> Array:
+    def _may_choose_num_layers(self, memory_policies: Layouts) -> Array:
         """Return for each memory policy whether the search may choose how many layers it
         recomputes. That needs full recompute without offload of activations, in a stack that takes
         such a number."""
         layers = self.problem.architecture.num_layers
-        may_be_fewer = self.recompute_layers.min(initial=layers) < layers
-        fewer = self.problem.stack.recompute_layers and may_be_fewer
-        return (memory_policies.recompute == FULL) & ~memory_policies.offload_activations & fewer
+        is_full = memory_policies.recompute == FULL
+        allows_fewer = self.recompute_layers.min(initial=layers) < layers
+        may_be_fewer = self.problem.stack.recompute_layers and allows_fewer
+        return is_full & ~memory_policies.offload_activations & may_be_fewer
 
     def _is_undominated(self, memory_policies: Layouts) -> Array:
         """Return for each memory policy whether to keep it. It is dropped where another one
@@ -422,6 +423,7 @@ class Space:
         rows = self._legal_degrees(rejected, per_split * count["micro_batch"])
         rows = self._cross_micro_batches(rows, rejected, per_split)
         micro_batches = rows.num_micro_batches(self.problem.workload.global_batch)
+        # Rules of schedules depend only on a trunk's chain: its stages and micro-batches.
         trunk_of_chain, chains = distinct(rows.pp, micro_batches)
         breaks = self._broken_schedule_rules(rows.take(trunk_of_chain))
         # Trunks whose chain has no legal schedule are dropped. Their layouts are counted under what
@@ -542,10 +544,12 @@ class Space:
         degrees, counts, all_divisors = self._divisors
         start = np.cumsum(counts) - counts
         degree = np.searchsorted(degrees, cores.dp)
+        # One row for each core and each divisor of its dp.
         parent, position = expand_ranges(start[degree], counts[degree])
         rows, shards = cores.take(parent), all_divisors[position]
         rows = rows.with_columns(dp_shard=shards, dp_replicate=rows.dp // shards)
         legal = self._obeys("experts_fold_over_dense_axes", rows)
+        # A mesh needs some sharding with some memory policy that is legal on it.
         legal &= np.asarray(self.legal_variants.any(axis=1))[mesh_class(rows)]
         for knob in ("dp_replicate", "dp_shard"):
             legal &= self._is_allowed(rows, knob)
@@ -563,6 +567,7 @@ class Space:
         is_legal = fits_torus(self.problem, placed) & equal_data_parallel(self.problem, rows)
         # `distinct` names the last of equal rows. Rows are reversed, so that it is the first.
         backwards = np.flatnonzero(is_legal)[::-1]
+        # Two rows have the same code of an axis where its groups use the same links.
         links = [getattr(placed, axis).code[backwards] for axis in LayoutGroups.__slots__]
         first, _ = distinct(parent[backwards], *links)
         return rows.take(np.sort(backwards[first]))

@@ -311,6 +311,7 @@ def _drawn_log_times(rows: LayoutRows, draws: Array) -> Array:
 def _draws_of_unknown_terms(profile: Profile, scopes: tuple[str, ...]) -> Array:
     """Return records of coefficients, (_DRAWS,). Each has other random values of the terms that no
     run informed, with their spreads; all other terms are at their mean."""
+    # The fixed seed makes equal questions get equal answers.
     generator = np.random.default_rng(0)
     draws = {
         term.key: term.spread * generator.standard_normal(_DRAWS)
