@@ -237,7 +237,7 @@ def _check_against_cluster(cluster: Cluster, nodes: Sequence[Node]) -> None:
         raise Invalid(
             "allocation", None, f"fabric {cluster.fabric.id} is a torus: its slices are whole"
         )
-    for name, members in _domains(nodes):
+    for name, members in _nodes_by_domain(nodes):
         _check_domain(cluster, name, members)
     held = sum(node.chips for node in nodes)
     if cluster.num_chips > held:
@@ -347,7 +347,7 @@ def _most_chips_by_size(cluster: Cluster, nodes: Sequence[Node]) -> dict[int, in
     size can have together. Unless the cluster gives the size, these are the largest _MAX_SIZES, the
     divisors of the job, and those of the _MAX_SIZES most common domains."""
     domains_by_chips = Counter(
-        sum(node.chips for node in members) for _, members in _domains(nodes)
+        sum(node.chips for node in members) for _, members in _nodes_by_domain(nodes)
     )
     domain_chips = np.array(list(domains_by_chips))
     num_domains = np.array(list(domains_by_chips.values()))  # with as many chips
@@ -411,7 +411,7 @@ def _place_ranks(
     spares = {node.name: node.chips for node in nodes}
     hosts: list[Host] = []
     first_chip = 0
-    for domain, members in _domains(nodes):
+    for domain, members in _nodes_by_domain(nodes):
         chips = sum(node.chips for node in members)
         groups = min(chips // size, (cluster.num_chips - first_chip) // size)
         of_domain = _hosts_in_domain(domain, members, groups, size, first_chip, cluster)

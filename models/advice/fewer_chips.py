@@ -94,8 +94,9 @@ class FastestAnswer:
         return float(self.answer.times[0])
 
     def answer_to(self, goal: Goal, should_continue: ShouldContinue) -> SearchAnswer:
-        """Return the answer to a goal on this space. It is searched again unless the goal equals
-        the one that was searched for in all but its limit of time, which this answer keeps."""
+        """Return the answer to a goal on this space. It is searched again if the goal differs from
+        the one that was searched for. Another limit of the step time does not matter, since this
+        answer keeps both."""
         if replace(goal, faster_than=self.goal.faster_than) == self.goal:
             return self.answer
         known = self.answer.layouts.take(np.array(self.answer.ranked[:1]))

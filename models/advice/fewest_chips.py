@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from models.advice.chip_counts import attempts, clusters_with_devices
+from models.advice.chip_counts import attempt_each, clusters_with_devices
 from models.advice.fewer_chips import AnswerOnChips, search_all_and_fewer
 from models.advice.objective import SUPERLATIVES, Minimized, Objective, max_step_time_s
 from models.advice.safe_fit import solve_avoiding_oom
@@ -119,7 +119,7 @@ def fewest_chips(
         )
 
     searched_all = True
-    for attempt in attempts(clusters, is_enough, should_continue):
+    for attempt in attempt_each(clusters, is_enough, should_continue):
         searched_all &= not attempt.too_large
         if attempt.solution:
             return replace(none_found, num_chips=attempt.cluster.num_chips, exact=searched_all)

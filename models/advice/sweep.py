@@ -234,7 +234,7 @@ class FrontierSweep:
         """Yield the points of all places but the one with the slowest links, whose answer is
         `slowest`. They are found together if its layouts gain little from faster links, and else by
         halves of the block."""
-        first, *others = block.places
+        slowest_place, *others = block.places
         if not (others and self.should_continue()):
             yield from map(Point.out_of_time, others)
             return
@@ -244,11 +244,12 @@ class FrontierSweep:
         if speedup < self._whole_block_speedup and len(others) > 1:
             if winners := self._possible_winners(block, slowest):
                 for point in self._points_among(block, *winners, slowest):
-                    if point.at != first:
+                    if point.at != slowest_place:
                         yield point
                 return
             # The block had too many layouts: later ones are searched as a whole at half this gain.
             self._whole_block_speedup = 1 + (speedup - 1) / 2
+        # The slow half has the same slowest place, and so the same answer there.
         slow, fast = block.halves(axis)
         yield from self._points_but_slowest(slow, slowest)
         if self.should_continue():

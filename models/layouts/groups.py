@@ -193,9 +193,9 @@ def is_whole(domains: Array, distance: int, degree: int) -> bool:
 
 @compiled
 def set_product_group(groups: Groups, first: int, second: int, product: int) -> None:
-    """Write to row `product` of `groups` the group that the axes `first` and `second` span together.
-    On a dim that both use, neighbours are as near as on the nearer axis: the smaller stride
-    counts."""
+    """Write to row `product` of `groups` the group that the axes `first` and `second` span
+    together. On a dim that both use, neighbours are as near as on the nearer axis: the smaller
+    stride counts."""
     groups.degree[product] = groups.degree[first] * groups.degree[second]
     for dim in range(groups.members.shape[1]):
         first_members = groups.members[first, dim]
@@ -206,6 +206,4 @@ def set_product_group(groups: Groups, first: int, second: int, product: int) -> 
         elif second_members == 1:
             groups.stride[product, dim] = groups.stride[first, dim]
         else:
-            groups.stride[product, dim] = min(
-                groups.stride[first, dim], groups.stride[second, dim]
-            )
+            groups.stride[product, dim] = min(groups.stride[first, dim], groups.stride[second, dim])

@@ -99,6 +99,7 @@ def _whole_blocks(problem: Problem, layouts: Layouts) -> Array:
     block = problem.workload.number_format.block if problem.stack.whole_blocks else 1
     if block == 1:
         return holds_for_all(layouts)
+    # A side may be one number for all layouts: adding zeros makes it a column.
     sides = [side + np.zeros(len(layouts)) for side in _weight_sides(problem, layouts)]
     return np.all([side % block == 0 for side in sides], axis=0)
 
@@ -241,13 +242,16 @@ def _context_divides_heads(problem: Problem, layouts: Layouts) -> Array:
     """
     ranks = layouts.cp * layouts.tp
     ok = holds_for_all(layouts)
-    for attention in problem.architecture.attentions if problem.stack.context == "ulysses" else ():
-        ok &= attention.num_attention_heads % ranks == 0
+    if problem.stack.context == "ulysses":
+        for attention in problem.architecture.attentions:
+            ok &= attention.num_attention_heads % ranks == 0
     for recurrence in problem.architecture.recurrences:
-        ok &= (layouts.cp == 1) | (recurrence.num_heads % ranks == 0)
-        repeats = ranks % recurrence.num_key_heads == 0
-        divides = recurrence.num_key_heads % ranks == 0
-        ok &= (layouts.cp == 1) | divides | (repeats & isinstance(recurrence, Mamba2))
+        heads_ok = recurrence.num_heads % ranks == 0
+        key_heads_ok = recurrence.num_key_heads % ranks == 0
+        if isinstance(recurrence, Mamba2):
+            # Its key heads (groups) may also be repeated.
+            key_heads_ok |= ranks % recurrence.num_key_heads == 0
+        ok &= (layouts.cp == 1) | (heads_ok & key_heads_ok)
     return ok
 
 

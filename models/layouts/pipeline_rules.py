@@ -211,8 +211,9 @@ def _tie_message(problem: Problem, layout: Layout) -> str:
 def _mtp_offered(problem: Problem, layouts: Layouts) -> Array:
     """A model with multi-token prediction has neither a pipeline nor context parallelism, unless
     the stack has it together with these."""
-    anywhere = not (problem.stack.mtp_alone and problem.architecture.mtp_layers)
-    return ((layouts.pp == 1) & (layouts.cp == 1)) | anywhere
+    if not (problem.stack.mtp_alone and problem.architecture.mtp_layers):
+        return holds_for_all(layouts)
+    return (layouts.pp == 1) & (layouts.cp == 1)
 
 
 def _mtp_message(problem: Problem, layout: Layout) -> str:

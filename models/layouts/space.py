@@ -305,7 +305,7 @@ class Space:
         counts = self.policies.counts
         # Each constraint or rule leaves a policy at most some of its numbers of recomputed layers.
         # A policy that is left none is refused.
-        for name, most in self._most_counts(memory_policies):
+        for name, most in self._most_layer_choices(memory_policies):
             left = np.minimum(counts, most)
             refused[name] += int((counts - left).sum()) * weight
             counts = left
@@ -333,11 +333,11 @@ class Space:
         `recompute_layers` writes that as the number of layers of the model."""
         return bool((self.recompute_layers == self.problem.architecture.num_layers).any())
 
-    def _most_counts(self, memory_policies: Layouts) -> Iterator[tuple[str, Array]]:
+    def _most_layer_choices(self, memory_policies: Layouts) -> Iterator[tuple[str, Array]]:
         """Yield the name of each constraint and rule, with the number of choices for how many
         layers to recompute that it leaves to each memory policy at most, (memory policies,)."""
-        # A policy without full recompute stands for one layout: any number above 0 leaves it, and 0
-        # refuses it.
+        # Full recompute has at most `layers` choices. A policy without it has one: any number above
+        # 0 leaves it, and 0 refuses it.
         layers = self.problem.architecture.num_layers
         for knob in ("recompute", "offload_activations", "offload_optimizer"):
             yield f"constraints.{knob}", layers * self._is_allowed(memory_policies, knob)
@@ -429,10 +429,11 @@ class Space:
         # Trunks whose chain has no legal schedule are dropped. Their layouts are counted under what
         # refuses each schedule: a constraint, or else the first rule that is broken.
         has_schedule = np.asarray((breaks < 0).any(axis=1))
-        meshes = np.bincount(chains, self.splits(rows), len(breaks)).astype(np.int64)[~has_schedule]
+        meshes = np.bincount(chains, self.num_dp_splits(rows), len(breaks)).astype(np.int64)
+        dropped = meshes[~has_schedule]
         refused = Counter[str]()
-        self._filter(self.policies.schedules, refused, int(meshes.sum()), knobs=SCHEDULE_KNOBS)
-        refused += first_refusals(breaks[~has_schedule], meshes)
+        self._filter(self.policies.schedules, refused, int(dropped.sum()), knobs=SCHEDULE_KNOBS)
+        refused += first_refusals(breaks[~has_schedule], dropped)
         # `refused` counts each schedule by itself, and `per_split` all of them.
         rejected += scale_counts(refused, per_split // count["schedule"])
         usable = has_schedule[chains]
@@ -446,7 +447,7 @@ class Space:
             breaks=breaks[has_schedule],
         ), rejected
 
-    def splits(self, rows: Layouts) -> Array:
+    def num_dp_splits(self, rows: Layouts) -> Array:
         """Return the number of ways to divide the dp of each row into dp_replicate and dp_shard,
         (n,): 3 for dp 4."""
         degrees, counts, _ = self._divisors
@@ -470,7 +471,7 @@ class Space:
         columns = dict(zip(("tp", "cp", "pp", "dp_shard"), np.tile(table, (2, 1)).T, strict=True))
         columns["sequence_parallel"] = np.repeat(np.array([False, True]), len(table))
         rows = default_layouts(2 * len(table)).with_columns(**columns)
-        weights = self.splits(rows) * layouts_per_split
+        weights = self.num_dp_splits(rows) * layouts_per_split
         knobs = ("pp", "dp", "cp", "tp", "sequence_parallel")
         return self._filter(rows, rejected, weights, knobs=knobs, rules=_DEGREE_RULES)
 
@@ -488,7 +489,7 @@ class Space:
         if (trunks := int(divides.sum())) > MAX_TRUNKS:
             chips = self.problem.cluster.num_chips
             raise TooLarge(chips, trunks, "degrees with their micro-batches", MAX_TRUNKS)
-        weights = self.splits(rows) * layouts_per_split
+        weights = self.num_dp_splits(rows) * layouts_per_split
         rejected["batch_divides"] += int((weights * (~divides).sum(axis=1)).sum())
         # Transposed, so that trunks which differ in pp only still follow each other.
         size, row = np.nonzero(divides.T)

@@ -259,7 +259,8 @@ def _unknown_variances(rows: LayoutRows, draws: Array) -> Array:
     hides in the mean case can only slow a step down, so the distribution may be narrower towards
     faster. The variance towards faster is then that of this narrower side.
     """
-    # Halves of the central 80%: at most the half towards faster, and the mean of both.
+    # Half of the width of the central 80%. Towards faster it is less where the median lies nearer
+    # to the low end.
     low, middle, high = _quantiles(_drawn_log_times(rows, draws), [0.1, 0.5, 0.9])
     half_width = (high - low) / 2
     half_widths = np.array([np.minimum(middle - low, half_width), half_width])

@@ -115,7 +115,7 @@ class SearchTables:
             chips = self.problem.cluster.num_chips
             raise TooLarge(chips, cores, "meshes with their expert degrees", MOST_CORES)
         # The meshes in all placements that grow from a trunk with one pair of expert degrees.
-        self.placed_meshes = space.splits(rows) * space.num_allowed_placements
+        self.placed_meshes = space.num_dp_splits(rows) * space.num_allowed_placements
         self._count_refused(refused_pairs, refused_policies)
         self.legal_variants = space.legal_variants
         self.legal_schedules = self._drop_schedules()
@@ -130,7 +130,7 @@ class SearchTables:
         # A layout counts for what refuses it first: its placement, then its pair, then its policy.
         # Refused placements therefore count with all pairs, and refused pairs with all policies.
         all_pairs = len(self.experts) + sum(refused_pairs.values())
-        placed_anywhere = int(space.splits(self.trunks.rows).sum()) * space.num_placements
+        placed_anywhere = int(space.num_dp_splits(self.trunks.rows).sum()) * space.num_placements
         refused_placements = (placed_anywhere - placed_meshes) * all_pairs * len(space.policies)
         self.rejected["constraints.torus_block"] += refused_placements
         self.rejected += scale_counts(refused_pairs, placed_meshes * len(space.policies))
