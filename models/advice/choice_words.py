@@ -57,8 +57,8 @@ def _best_choice_words(best: Choice, num_keeping: int, places: int, objective: O
     if not num_keeping:
         nearest = ""
         if places > 1:
-            odds = _odds_words(objective)
-            nearest = f"none of {places} places keeps {limits}{odds}; the nearest is "
+            limits += _odds_words(objective)
+            nearest = f"none of {places} places keeps {limits}; the nearest is "
         return f"{nearest}{_place_and_figures(best)}{_missed_words(best, objective)}"
     if limits:
         limits += _odds_words(objective)

@@ -130,8 +130,7 @@ def with_recommendation(
         chips_used=recommendation.chips_used,
         num_chips=choice.num_chips,
     )
-    fewer_chips = recommendation.fewer_chips
-    all_chips_s = fewer_chips.all_chips_s if fewer_chips else None
+    all_chips_s = recommendation.fewer_chips.all_chips_s if recommendation.fewer_chips else None
     tried_all = recommendation.tried_fewer
     if choice.all_chips_s is not None:
         # The choice found fewer chips to be faster, and the recommendation was searched on these

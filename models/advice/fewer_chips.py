@@ -204,8 +204,7 @@ def _contradiction_on_fewer(
         return None
     no_constraints = Constraints()
     factorizations = factorizations_by_devices(problem, no_constraints)
-    spaces = promising_spaces(Space(problem, no_constraints), factorizations)
-    unconstrained = next(spaces, None)
+    unconstrained = next(promising_spaces(Space(problem, no_constraints), factorizations), None)
     if unconstrained is None:
         return None
     error = contradiction(unconstrained.problem, constraints)

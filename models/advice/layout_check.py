@@ -200,9 +200,8 @@ class _Criteria:
         reserve_gib = self.constraints.memory_reserve_gib
         usable_gib = self.problem.cluster.usable_bytes / GIB
         limit_gib = usable_gib - reserve_gib if reserve_gib else math.inf
-        if self.ruled_out_knobs(layout):
-            return False
-        return needed_gib < self.oom_gib and needed_gib <= limit_gib
+        fits_limits = needed_gib < self.oom_gib and needed_gib <= limit_gib
+        return fits_limits and not self.ruled_out_knobs(layout)
 
     def ruled_out_knobs(self, layout: Layout) -> list[str]:
         """Return the knobs of a layout whose values the constraints do not allow. The modules to

@@ -105,8 +105,8 @@ def whole_domains(problem: Problem) -> list[Cluster]:
     devices_per_domain = [domain] if outside else []
     # chips_per_domain is set where the caller says how many chips of a domain the job gets.
     if cluster.chips_per_domain is None and _experts_want_power_of_two(problem, domain):
-        largest_power_of_two = 1 << (domain.bit_length() - 1)  # 72 -> 64
-        devices_per_domain.append(largest_power_of_two)
+        # The largest power of two of devices that a domain has: 72 -> 64.
+        devices_per_domain.append(1 << (domain.bit_length() - 1))
     counts = {domains * devices for devices in devices_per_domain} - {0, cluster.num_devices}
     return list(_clusters_within(cluster, sorted(counts, reverse=True)))
 

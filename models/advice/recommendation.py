@@ -191,7 +191,7 @@ def _recommend_from(
     problem = solved.space.problem
     shortlist = _shortlist(answer, profile, tolerance, should_continue)
     pipelining = _judge_pipelining(solved, shortlist, profile, tolerance, should_continue)
-    recommended = _choose_recommended(shortlist, pipelining, tolerance)
+    recommended = _layout_to_launch(shortlist, pipelining, tolerance)
     return Recommendation(
         problem=problem,
         recommended=recommended,
@@ -209,9 +209,7 @@ def _recommend_from(
     )
 
 
-def _choose_recommended(
-    shortlist: _Shortlist, pipelining: Pipelining, tolerance: float
-) -> Candidate:
+def _layout_to_launch(shortlist: _Shortlist, pipelining: Pipelining, tolerance: float) -> Candidate:
     """Return the layout to launch: the simplest within the tolerance. If it is undecided whether a
     pipeline pays, the best layout without one may cost twice the tolerance, because doing without
     one may as well cost less than predicted."""

@@ -87,13 +87,12 @@ def _broken_rule(problem: Problem, layout: Layout, rule: Rule) -> BrokenRule:
     # A micro-batch is to blame only where the data-parallel ranks divide the batch as it is.
     of_batch = [] if knob == "micro_batch" else _cures_of_batch(problem, layout, rule)
     of_knobs = [*_cures_of_knobs(problem, layout, rule, knob)]
-    cures = [*of_batch, *of_knobs] if is_of_batch else [*of_knobs, *of_batch]
     return BrokenRule(
         rule=rule,
         knob=knob,
         is_of_batch=is_of_batch,
         message=rule.message(problem, layout),
-        cures=tuple(cures),
+        cures=tuple([*of_batch, *of_knobs] if is_of_batch else [*of_knobs, *of_batch]),
     )
 
 

@@ -118,15 +118,13 @@ class SingleChange:
         before = dict(zip(self.fields, self.before, strict=True))
         after = dict(zip(self.fields, self.after, strict=True))
         changes = [
-            knob_change_in_words(
-                name, self._knob_value(knob, before), self._knob_value(knob, after)
-            )
+            knob_change_in_words(name, self._value_of(knob, before), self._value_of(knob, after))
             for name, knob in KNOBS.items()
             if name not in _PARTS_OF_KNOBS and before.keys() & {*knob.fields}
         ]
         return ", ".join(changes)
 
-    def _knob_value(self, knob: Knob, values: Mapping[str, Any]) -> Any:
+    def _value_of(self, knob: Knob, values: Mapping[str, Any]) -> Any:
         """Return the value of a knob in `values`, which maps fields of a layout; a list for a knob
         of several fields. A framework may be told only some of them. The others are those of the
         layout, and the whole need not be a valid layout."""

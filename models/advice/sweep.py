@@ -213,9 +213,8 @@ class FrontierSweep:
             if finds_any(tables, limits, self.should_continue) is False:
                 return needs_none, True
         point = self.point(place)
-        if point.gap is None:
-            return None, point.exact
-        return point.needs_no_pipeline(tolerance), point.exact
+        needs_none_or_unknown = None if point.gap is None else point.needs_no_pipeline(tolerance)
+        return needs_none_or_unknown, point.exact
 
     def points(self, block: LinkBlock) -> Iterator[Point]:
         """Yield the point of every place of a block, in any order."""

@@ -137,10 +137,8 @@ class _ThresholdSearch:
             return None
         # `needs_none` (no pipeline is needed) is None where no layout fits: that is no change.
         needs_none, proved = self.sweep.verdict_at({self.axis: place}, self.tolerance)
-        if not proved:
-            return None
         # At present `is_above` says that a pipeline is needed: equal answers contradict each other.
-        return needs_none == self.is_above
+        return needs_none == self.is_above if proved else None
 
     def _threshold(self, holds: float, changes: float | None, *, exact: bool = True) -> Threshold:
         """Return the threshold of this axis: the verdict holds at the place `holds` and changes at

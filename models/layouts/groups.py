@@ -198,8 +198,7 @@ def set_product_group(groups: Groups, first: int, second: int, product: int) -> 
     stride counts."""
     groups.degree[product] = groups.degree[first] * groups.degree[second]
     for dim in range(groups.members.shape[1]):
-        first_members = groups.members[first, dim]
-        second_members = groups.members[second, dim]
+        first_members, second_members = groups.members[first, dim], groups.members[second, dim]
         groups.members[product, dim] = first_members * second_members
         if first_members == 1:
             groups.stride[product, dim] = groups.stride[second, dim]

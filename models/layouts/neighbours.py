@@ -285,7 +285,7 @@ _DATA = ("dp_replicate", "dp_shard")
 _CHUNKS = ("balanced", "layers_per_chunk", "recompute_layers")
 
 
-def _field_knob(field: str, values: Callable[[Problem, Layout], Iterable[Any]]) -> Knob:
+def _knob_of(field: str, values: Callable[[Problem, Layout], Iterable[Any]]) -> Knob:
     """Return the knob of a single field that no other follows, given the field's name and a
     function that returns its possible values."""
 
@@ -305,22 +305,20 @@ KNOBS: dict[str, Knob] = {
     "tp": Knob(("tp",), _vary_tp, (*_DATA, "sequence_parallel", "etp", "torus_axes")),
     "pp": Knob(("pp",), _vary_pp, (*_DATA, "schedule", "virtual_stages", *_CHUNKS, "torus_axes")),
     "cp": Knob(("cp",), _vary_cp, (*_DATA, "torus_axes")),
-    "ep": _field_knob("ep", lambda problem, _: common_expert_divisors(problem, "num_experts")),
-    "etp": _field_knob(
-        "etp", lambda problem, _: common_expert_divisors(problem, "intermediate_size")
-    ),
+    "ep": _knob_of("ep", lambda problem, _: common_expert_divisors(problem, "num_experts")),
+    "etp": _knob_of("etp", lambda problem, _: common_expert_divisors(problem, "intermediate_size")),
     "dp": Knob(_DATA, _vary_dp),
-    "micro_batch": _field_knob("micro_batch", _micro_batches),
+    "micro_batch": _knob_of("micro_batch", _micro_batches),
     "schedule": Knob(("schedule",), _vary_schedule, ("virtual_stages", *_CHUNKS)),
     "virtual_stages": Knob(("virtual_stages",), _vary_virtual_stages, _CHUNKS),
     "layers_per_chunk": Knob(("balanced", "layers_per_chunk"), _vary_split),
     "recompute": Knob(("recompute", "recompute_modules", "recompute_layers"), _vary_recompute),
     "recompute_layers": Knob(("recompute_layers",), _vary_recompute_layers),
     "zero_stage": Knob(("zero_stage",), _vary_zero_stage, (*_DATA, "reshard")),
-    "reshard": _field_knob("reshard", _reshards),
-    "sequence_parallel": _field_knob("sequence_parallel", _on_and_off),
-    "offload_activations": _field_knob("offload_activations", _on_and_off),
-    "offload_optimizer": _field_knob("offload_optimizer", _on_and_off),
+    "reshard": _knob_of("reshard", _reshards),
+    "sequence_parallel": _knob_of("sequence_parallel", _on_and_off),
+    "offload_activations": _knob_of("offload_activations", _on_and_off),
+    "offload_optimizer": _knob_of("offload_optimizer", _on_and_off),
     "placement": Knob(("placement",), _vary_placement),
     "torus_axes": Knob(("torus_axes",), _vary_torus_axes),
     "torus_block": Knob(("torus_block",), _vary_torus_block),

@@ -147,8 +147,9 @@ def _layers_divide(problem: Problem, layouts: Layouts) -> Array:
     # With interleaving, the embedding and the head may each be a chunk without layers
     # (models.cost.pipeline.stage_partition).
     chunks_without_layers = 2 * (layouts.schedule == INTERLEAVED)
-    enough_layers = chunks <= layers + chunks_without_layers
-    return np.where(layouts.balanced, enough_layers, layers % chunks == 0)
+    return np.where(
+        layouts.balanced, chunks <= layers + chunks_without_layers, layers % chunks == 0
+    )
 
 
 def _layers_message(problem: Problem, layout: Layout) -> str:
@@ -245,11 +246,10 @@ def _accumulate_message(problem: Problem, layout: Layout) -> str:
 
 def _partition_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack splits layers over stages evenly, or unevenly, as asked."""
-    has_stages = layouts.pp > 1
     if problem.stack.splits_by_threshold:
         # Such a stack splits every pipeline by the cost of layers, and cannot split it evenly.
-        return layouts.balanced == has_stages
-    return ~layouts.balanced | (has_stages & (problem.stack.partition == "balanced"))
+        return layouts.balanced == (layouts.pp > 1)
+    return ~layouts.balanced | ((layouts.pp > 1) & (problem.stack.partition == "balanced"))
 
 
 def _partition_message(problem: Problem, layout: Layout) -> str:

@@ -124,10 +124,8 @@ def _zero_context_message(problem: Problem, layout: Layout) -> str:
 def _sharding_beside_experts(problem: Problem, layouts: Layouts) -> Array:
     """ZeRO stage 3 with expert parallelism has no context parallelism, unless the stack has all
     three together."""
-    if not problem.stack.experts_alone:
-        return holds_for_all(layouts)
     has_both = (layouts.ep > 1) & (layouts.cp > 1)
-    return (layouts.zero_stage <= 2) | ~has_both
+    return (layouts.zero_stage <= 2) | ~has_both | (not problem.stack.experts_alone)
 
 
 def _zero_experts_message(problem: Problem, layout: Layout) -> str:

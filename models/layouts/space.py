@@ -301,8 +301,7 @@ class Space:
         """Return the memory policies that are allowed and that no other dominates, and how many
         numbers of recomputed layers each stands for. Every number that a constraint or rule refuses
         is counted in `refused` as `weight` layouts."""
-        memory_policies = self.policies.memory_policies
-        counts = self.policies.counts
+        memory_policies, counts = self.policies.memory_policies, self.policies.counts
         # Each constraint or rule leaves a policy at most some of its numbers of recomputed layers.
         # A policy that is left none is refused.
         for name, most in self._most_layer_choices(memory_policies):
@@ -462,25 +461,23 @@ class Space:
         counts = [len(numbers) for numbers in divisors_of_degree]
         return np.array(degrees), np.array(counts), np.concatenate(divisors_of_degree)
 
-    def _legal_degrees(self, rejected: Counter[str], layouts_per_split: int) -> Layouts:
+    def _legal_degrees(self, rejected: Counter[str], weight: int) -> Layouts:
         """Return the legal degrees of tp, cp, pp and data parallelism, with and without sequence
-        parallelism. A row that a rule refuses is counted in `rejected` as `layouts_per_split`
-        layouts for every division of its dp."""
+        parallelism. A row that a rule refuses is counted in `rejected` as `weight` layouts for
+        every division of its dp, as many as would have grown from it."""
         table = factorisations(self.problem.cluster.num_devices, 4)
         # All rows without sequence parallelism come first, then all with it.
         columns = dict(zip(("tp", "cp", "pp", "dp_shard"), np.tile(table, (2, 1)).T, strict=True))
         columns["sequence_parallel"] = np.repeat(np.array([False, True]), len(table))
         rows = default_layouts(2 * len(table)).with_columns(**columns)
-        weights = self.num_dp_splits(rows) * layouts_per_split
+        weights = self.num_dp_splits(rows) * weight
         knobs = ("pp", "dp", "cp", "tp", "sequence_parallel")
         return self._filter(rows, rejected, weights, knobs=knobs, rules=_DEGREE_RULES)
 
-    def _cross_micro_batches(
-        self, rows: Layouts, rejected: Counter[str], layouts_per_split: int
-    ) -> Layouts:
+    def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], weight: int) -> Layouts:
         """Return the trunks: every row of legal degrees with every allowed micro-batch that divides
-        the batch. A refused trunk is counted in `rejected` as `layouts_per_split` layouts for every
-        division of its dp. Raise TooLarge above MAX_TRUNKS."""
+        the batch. A refused trunk is counted in `rejected` as `weight` layouts for every division
+        of its dp, as many as would have grown from it. Raise TooLarge above MAX_TRUNKS."""
         sizes = np.array(self._micro_batches)
         dp_degrees = self._divisors[0]
         sequences_per_rank = self.problem.workload.global_batch // dp_degrees
@@ -489,7 +486,7 @@ class Space:
         if (trunks := int(divides.sum())) > MAX_TRUNKS:
             chips = self.problem.cluster.num_chips
             raise TooLarge(chips, trunks, "degrees with their micro-batches", MAX_TRUNKS)
-        weights = self.num_dp_splits(rows) * layouts_per_split
+        weights = self.num_dp_splits(rows) * weight
         rejected["batch_divides"] += int((weights * (~divides).sum(axis=1)).sum())
         # Transposed, so that trunks which differ in pp only still follow each other.
         size, row = np.nonzero(divides.T)

@@ -44,7 +44,7 @@ def learned_changes(problem: Problem, layout: Layout, profile: Profile) -> Learn
     if influences is None:
         return None
     rows = predictions_of(problem, profile, layout).rows
-    coefficients = _coefficients_without_shifts(profile, influences, problem.scopes)
+    coefficients = _without_shifts(profile, influences, problem.scopes)
     step_time_s = step_costs_under_each(rows, coefficients).step_time_s
     # The first step time is that of the profile as it is, the others are those without a shift.
     whole, *by_group = (step_time_s[0] / step_time_s[1:] - 1).tolist()
@@ -56,9 +56,7 @@ def learned_changes(problem: Problem, layout: Layout, profile: Profile) -> Learn
 
 
 @cached_by_identity(_CACHED_SCOPES, objects=2)
-def _coefficients_without_shifts(
-    profile: Profile, influences: Influences, scopes: tuple[str, ...]
-) -> Array:
+def _without_shifts(profile: Profile, influences: Influences, scopes: tuple[str, ...]) -> Array:
     """Return records of coefficients, (2 + groups,): first as the profile has them, then with the
     whole shift from the version before taken off, then with the shift of one group each taken off.
     """
