@@ -146,10 +146,8 @@ def _layers_divide(problem: Problem, layouts: Layouts) -> Array:
     layers = problem.architecture.num_layers
     # With interleaving, the embedding and the head may each be a chunk without layers
     # (models.cost.pipeline.stage_partition).
-    chunks_without_layers = 2 * (layouts.schedule == INTERLEAVED)
-    return np.where(
-        layouts.balanced, chunks <= layers + chunks_without_layers, layers % chunks == 0
-    )
+    empty_chunks = 2 * (layouts.schedule == INTERLEAVED)
+    return np.where(layouts.balanced, chunks <= layers + empty_chunks, layers % chunks == 0)
 
 
 def _layers_message(problem: Problem, layout: Layout) -> str:

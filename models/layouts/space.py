@@ -519,8 +519,8 @@ class Space:
         pairs = np.array(list(product(self._expert_degrees, self._expert_tensor_degrees)))
         rows = default_layouts(len(pairs)).with_columns(ep=pairs[:, 0], etp=pairs[:, 1])
         refused: Counter[str] = Counter()
-        legal = self._filter(rows, refused, weight=1, knobs=("ep", "etp"), rules=_EXPERT_RULES)
-        return legal, refused
+        # Every refused pair counts as one.
+        return self._filter(rows, refused, 1, knobs=("ep", "etp"), rules=_EXPERT_RULES), refused
 
     @cached_property
     def _expert_degrees(self) -> list[int]:
