@@ -350,7 +350,7 @@ def _most_chips_by_size(cluster: Cluster, nodes: Sequence[Node]) -> dict[int, in
         sum(node.chips for node in members) for _, members in _nodes_by_domain(nodes)
     )
     domain_chips = np.array(list(domains_by_chips))
-    num_domains = np.array(list(domains_by_chips.values()))  # with as many chips
+    num_domains = np.array(list(domains_by_chips.values()))  # that have so many chips each
     limit = cluster.num_chips
     if cluster.chips_per_domain is not None:
         sizes = {cluster.chips_per_domain}

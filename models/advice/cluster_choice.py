@@ -93,6 +93,7 @@ def _most_promising_first(
     at their peak."""
 
     def rank_at_peak(named_problem: tuple[str, Problem]) -> Rank:
+        """Return the rank that a cluster would have if its chips ran at their peak."""
         name, problem = named_problem
         chips = problem.cluster.num_chips
         at_peak = choice_with_figures(

@@ -58,7 +58,7 @@ def nearest_lifts(
         for lift, neighbour in neighbours:
             if not should_continue():
                 break
-            # A step takes about as long as in proportion to the batch of a device.
+            # A step takes time roughly in proportion to the batch of a device.
             there, here = _batch_per_device(neighbour.problem), _batch_per_device(space.problem)
             guess_s = _LIKELY * pipeline_s * there / here
             if _needs_no_pipeline(neighbour, profile, tolerance, guess_s, should_continue):

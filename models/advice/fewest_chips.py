@@ -188,7 +188,7 @@ def _keeps_limits(
     used = found.space.problem
     (fastest,) = predict_layouts(used, [found.answer.layouts[0]], profile)
     to_keep_s = objective.step_time_to_keep_s(fastest.step_time_s, fastest.step_time_high_s)
-    # Fewer chips fail less often, which the limit for all of them does not count.
+    # The limit is worked out again: fewer chips fail less often, which leaves more time for a step.
     return to_keep_s <= max_step_time_s(problem, objective, used.cluster.num_chips)
 
 
@@ -198,6 +198,7 @@ def _clusters_to_try(
     """Return the clusters of at most `most` chips that would keep the limits at the chips' peak, in
     ascending order, and the unit: clusters have multiples of it, or a divisor of a domain. If there
     would be more than _MAX_TRIED clusters, the unit is doubled until there are not."""
+    # A given shape of a torus' slice would fix the number of chips.
     cluster = replace(problem.cluster, torus_shape=None)
     divisors_to_try = [chips for chips in numbers.domain_divisors if chips <= most]
     counts = sorted({*range(numbers.unit, most + 1, numbers.unit), *divisors_to_try})

@@ -264,12 +264,14 @@ class _Fastest:
 def _find_fastest(
     profile: Profile, criteria: _Criteria, should_continue: ShouldContinue
 ) -> _Fastest:
-    """Return the fastest layout that the criteria accept. If they reject the fastest of all, a
-    second search finds more layouts to choose from, and the result is not exact."""
+    """Return the fastest layout that the framework can be told (`criteria.accepts`). If it cannot
+    be told the fastest of all, a second search finds more layouts to choose from, and the result is
+    not exact."""
     problem = criteria.problem
     space = Space(problem, criteria.constraints)
 
     def search_for(goal: Goal) -> SearchAnswer:
+        """Return the answer among layouts that need less memory than a run that ran out."""
         return solve_avoiding_oom(
             criteria.oom_gib,
             space,

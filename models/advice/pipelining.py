@@ -126,8 +126,8 @@ class Pipelining:
 def data_parallel_roofline(
     problem: Problem, coefficients: Coefficients, prediction: Prediction
 ) -> Roofline | None:
-    """Return the roofline of a predicted layout without a pipeline; None where it has no
-    data-parallel traffic."""
+    """Return the roofline of a predicted layout without a pipeline: how many tokens a device must
+    compute in a step to hide its data-parallel traffic. None where it has none."""
     traffic_s, traffic_bytes = _data_parallel_traffic(problem, prediction.layout, coefficients)
     if not traffic_s:
         return None

@@ -291,7 +291,7 @@ class FrontierSweep:
             shortest_times = self._times(slowest, block.fastest, layouts)
             with_pipeline = layouts.pp > 1
             limits = _limits(with_pipeline, longest_times)
-            may_win = shortest_times <= limits.take(with_pipeline.astype(int))
+            may_win = shortest_times <= limits.take(with_pipeline.astype(int))  # of its own side
             layouts = layouts.take(may_win).materialised()
             complexities = complexities[may_win]
             if len(layouts) > _FEW_LAYOUTS:

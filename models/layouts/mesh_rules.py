@@ -122,9 +122,9 @@ def _weight_sides(problem: Problem, layouts: Layouts) -> list[Array | float]:
 
 
 def _mixer_sides(mixer: Attention | Recurrence, tp: Array) -> list[Array | float]:
-    """Return the sides of the weight matrices of attention or of a recurrence (linear attention,
-    state-space layer) on one device, beside the hidden size, each (n,) for n degrees of tp or one
-    number for all."""
+    """Return the sides other than the hidden size of the weight matrices of attention, or of a
+    recurrence (linear attention, state-space layer), on one device; each (n,) for n degrees of tp
+    or one number for all."""
     if isinstance(mixer, Recurrence):
         return [mixer.values / tp, (mixer.values + 2 * mixer.keys) / tp]
     queries = mixer.num_attention_heads * mixer.head_dim / tp

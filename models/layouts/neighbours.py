@@ -269,6 +269,7 @@ def _vary_placement(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 def _vary_torus_axes(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield the layout with devices numbered along the dims of a torus in other orders."""
+    # A filling is an order of the dims with a size of blocks, which stays.
     for order, block in problem.cluster.device_orders.distinct_fillings.tolist():
         if block == layout.torus_block:
             yield replace(layout, torus_axes=TORUS_AXES[order])

@@ -17,6 +17,8 @@ from models.spec.problem import Problem
 
 def _placement_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack offers the placement: it orders the axes over the devices in this way."""
+    # offered_orders has a truth value for each set of axes above 1 and each placement: the order of
+    # axes of degree 1 does not matter.
     return np.asarray(
         offered_orders(problem.stack.placements)[active_axes(layouts), layouts.placement]
     )
