@@ -101,7 +101,7 @@ _VARIANT_RULES = (
     "offload_in_pipeline",
     "offload_needs_sharding",
 )
-_ON_ANY_CLUSTER = ("policies", "offered", "experts", "legal_variants")
+_ON_ANY_CLUSTER = ("policies", "offered", "expert_pairs", "legal_variants")
 
 
 @dataclass(frozen=True)
