@@ -237,7 +237,7 @@ def _check_against_cluster(cluster: Cluster, nodes: Sequence[Node]) -> None:
         raise Invalid(
             "allocation", None, f"fabric {cluster.fabric.id} is a torus: its slices are whole"
         )
-    for name, members in _domains(nodes):
+    for name, members in _nodes_by_domain(nodes):
         _check_domain(cluster, name, members)
     held = sum(node.chips for node in nodes)
     if cluster.num_chips > held:
@@ -264,7 +264,7 @@ def _check_domain(cluster: Cluster, name: str, members: Sequence[Node]) -> None:
     raise Invalid("allocation.nodes", chips, rule)
 
 
-def _domains(nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:
+def _nodes_by_domain(nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:
     """Return the nodes of each domain by its name, leaf by leaf. Fuller domains of a leaf come
     first, so that a job that needs fewer leaves out the emptiest."""
     leaves: dict[str, dict[str, list[Node]]] = {}
@@ -325,10 +325,10 @@ def _arrangements_to_try(
     cluster = problem.cluster
     devices_per_chip = cluster.chip.devices_per_chip
     most_chips = _most_chips_by_size(cluster, nodes)
-    # As many chips as groups of any size can have together: the most that is divided below.
-    whole = replace(problem, cluster=_with_groups(cluster, max(*most_chips.values(), 1), 1))
-    factorizations = factorizations_by_devices(whole, constraints)
-    takes_every = whole.cluster.num_devices <= FEW_DEVICES
+    # Factorizations up to the most chips of any size of groups serve all sizes.
+    largest = replace(problem, cluster=_with_groups(cluster, max(*most_chips.values(), 1), 1))
+    factorizations = factorizations_by_devices(largest, constraints)
+    takes_every = largest.cluster.num_devices <= FEW_DEVICES
     arrangements: list[_Arrangement] = []
     for size, chips in most_chips.items():
         most_ways = 0
@@ -347,10 +347,10 @@ def _most_chips_by_size(cluster: Cluster, nodes: Sequence[Node]) -> dict[int, in
     size can have together. Unless the cluster gives the size, these are the largest _MAX_SIZES, the
     divisors of the job, and those of the _MAX_SIZES most common domains."""
     domains_by_chips = Counter(
-        sum(node.chips for node in members) for _, members in _domains(nodes)
+        sum(node.chips for node in members) for _, members in _nodes_by_domain(nodes)
     )
     domain_chips = np.array(list(domains_by_chips))
-    domains = np.array(list(domains_by_chips.values()))
+    num_domains = np.array(list(domains_by_chips.values()))  # that have so many chips each
     limit = cluster.num_chips
     if cluster.chips_per_domain is not None:
         sizes = {cluster.chips_per_domain}
@@ -362,7 +362,7 @@ def _most_chips_by_size(cluster: Cluster, nodes: Sequence[Node]) -> dict[int, in
             sizes.update(divisors(chips))
     most_chips = {}
     for size in sizes:
-        groups = int((domain_chips // size * domains).sum())
+        groups = int((domain_chips // size * num_domains).sum())
         most_chips[size] = min(groups, limit // size) * size
     return most_chips
 
@@ -411,7 +411,7 @@ def _place_ranks(
     spares = {node.name: node.chips for node in nodes}
     hosts: list[Host] = []
     first_chip = 0
-    for domain, members in _domains(nodes):
+    for domain, members in _nodes_by_domain(nodes):
         chips = sum(node.chips for node in members)
         groups = min(chips // size, (cluster.num_chips - first_chip) // size)
         of_domain = _hosts_in_domain(domain, members, groups, size, first_chip, cluster)

@@ -21,8 +21,8 @@ class Candidate:
 
 
 def candidates(predictions: Predictions, profile: Profile) -> list[Candidate]:
-    """Return a candidate for every row of the predictions, which were made with this profile. Terms
-    without points are left out."""
+    """Return a candidate for every layout of the predictions, which were made with this profile.
+    Reasons that add no points of complexity are left out."""
     layouts = predictions.layouts
     spreads = log_spreads(predictions, profile)
     points = complexity_terms(predictions.problem, layouts)

@@ -26,13 +26,14 @@ class Attempt(Generic[Solution]):
     too_large: bool = False
 
 
-def attempts(
+def attempt_each(
     clusters: Iterable[Cluster],
     solve: Callable[[Cluster], Solution],
     should_continue: ShouldContinue,
 ) -> Iterator[Attempt[Solution]]:
     """Yield the result of `solve` on each cluster, one after the other, until `should_continue`
-    returns False. Errors that say that nothing was found become an Attempt without a solution."""
+    returns False. Errors that say that nothing was found become an Attempt without a solution, so
+    that the next cluster is still tried."""
     for cluster in clusters:
         if not should_continue():
             return

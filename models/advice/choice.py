@@ -232,8 +232,9 @@ def limit_excess(choice: Choice, objective: Objective) -> float:
     shares = limit_shares(choice, objective)
     median_s = choice.step_time_s or 1.0
     high_s = choice.step_time_high_s or median_s  # a bound at the chips' peak has no interval
-    # How much longer than its median a step takes at that probability.
+    # How much longer than its median a step takes at that probability. Hours and cost grow alike.
     margin = objective.step_time_to_keep_s(median_s, high_s) / median_s
+    # A limit has no share where its figure is not known.
     least = 1.0 if len(shares) == len(objective.limits) else UNCHECKED_EXCESS
     return max([least, *(share * margin for share in shares.values())])
 

@@ -23,15 +23,15 @@ def choice_reason(choices: Sequence[Choice], objective: Objective) -> str:
     those of the next best, and names the choices that are refused or that there was no time for."""
     best = choices[0]
     answered = [choice for choice in choices if choice.is_answered]
-    keeping = [choice for choice in answered if choice.meets]
+    keeping_limits = [choice for choice in answered if choice.meets]
     unreached = sum(choice.is_unreached for choice in choices)
     places = len(choices) - unreached
     if answered:
-        words = _best_choice_words(best, len(keeping), places, objective)
+        words = _best_choice_words(best, len(keeping_limits), places, objective)
     else:
         words = f"none of {len(choices)} places has a layout that is known to fit"
     reason = f"where: {words}"
-    others = [choice for choice in keeping or answered if choice is not best]
+    others = [choice for choice in keeping_limits or answered if choice is not best]
     if others:
         reason += f"; then {_place_and_figures(others[0])}"
         if _intervals_overlap(best, others[0], objective):
@@ -50,25 +50,25 @@ def choice_reason(choices: Sequence[Choice], objective: Objective) -> str:
     return reason
 
 
-def _best_choice_words(best: Choice, keeping: int, places: int, objective: Objective) -> str:
-    """Return words on what makes a choice the best of `places` places, `keeping` of which keep the
-    limits."""
+def _best_choice_words(best: Choice, num_keeping: int, places: int, objective: Objective) -> str:
+    """Return words on what makes a choice the best of `places` places, of which `num_keeping` keep
+    the limits of the objective, such as a deadline."""
     limits = " and ".join(_limit_words(objective).values())
-    if not keeping:
-        # A single place is named alone: there is no other that it could be nearer than.
-        nearest = f"none of {places} places keeps {limits}" if places > 1 else ""
-        if nearest:
-            nearest += f"{_odds_words(objective)}; the nearest is "
+    if not num_keeping:
+        nearest = ""
+        if places > 1:
+            limits += _odds_words(objective)
+            nearest = f"none of {places} places keeps {limits}; the nearest is "
         return f"{nearest}{_place_and_figures(best)}{_missed_words(best, objective)}"
     if limits:
         limits += _odds_words(objective)
     if places == 1:
         return _place_and_figures(best)
-    if limits and keeping == 1:
+    if limits and num_keeping == 1:
         return f"only one of {places} places keeps {limits}: {_place_and_figures(best)}"
     among = f"of {places} places"
     if limits:
-        among = f"{keeping} of {places} places keep {limits}, and of those"
+        among = f"{num_keeping} of {places} places keep {limits}, and of those"
     # Choices without a price are compared by hours (Choice.missing), so the best has the least.
     lacks_cost = objective.minimize == "cost" and best.usd_per_million_tokens is None
     superlative = SUPERLATIVES["time" if lacks_cost else objective.minimize]

@@ -93,6 +93,7 @@ def _most_promising_first(
     at their peak."""
 
     def rank_at_peak(named_problem: tuple[str, Problem]) -> Rank:
+        """Return the rank that a cluster would have if its chips ran at their peak."""
         name, problem = named_problem
         chips = problem.cluster.num_chips
         at_peak = choice_with_figures(
@@ -117,43 +118,44 @@ def _require_time_between_failures(choices: Sequence[Choice], objective: Objecti
 
 
 def with_recommendation(
-    choice: Choice, problem: Problem, objective: Objective, found: Recommendation
+    choice: Choice, problem: Problem, objective: Objective, recommendation: Recommendation
 ) -> Choice:
-    """Return the choice with the figures of a recommendation for its cluster, which had more time
-    to search."""
-    fastest = found.fastest.prediction
+    """Return the choice with the figures of a recommendation for its cluster. The recommendation
+    had more time to search, so its layout may be faster than that of the choice."""
+    fastest = recommendation.fastest.prediction
     figures = choice_with_figures(
         choice.name,
         problem,
         objective,
         fastest.step_time_s,
-        chips_used=found.chips_used,
+        chips_used=recommendation.chips_used,
         num_chips=choice.num_chips,
     )
-    all_chips_s = found.fewer_chips.all_chips_s if found.fewer_chips else None
-    tried_all = found.tried_fewer
+    all_chips_s = recommendation.fewer_chips.all_chips_s if recommendation.fewer_chips else None
+    tried_all = recommendation.tried_fewer
     if choice.all_chips_s is not None:
-        # The recommendation is on fewer chips already, and knows nothing of larger numbers.
+        # The choice found fewer chips to be faster, and the recommendation was searched on these
+        # alone. Whether all larger numbers were tried is known to the choice.
         tried_all = tried_all and choice.exact
-    exact = found.certificate.exact and tried_all
+    exact = recommendation.certificate.exact and tried_all
     return choice_with_prediction(figures, objective, fastest, all_chips_s, exact=exact)
 
 
-def no_cluster_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
-    """Return the error that says why no cluster has an answer, cluster by cluster. `error` is that
-    of the first."""
-    each = "; ".join(f"{place_words(choice)}: {choice.refused}" for choice in choices)
+def no_cluster_fits(choices: Sequence[Choice], first_error: Infeasible) -> Infeasible:
+    """Return the error that says why no cluster has an answer, cluster by cluster. Its figures are
+    those of `first_error`, the error of the first cluster."""
+    reasons = "; ".join(f"{place_words(choice)}: {choice.refused}" for choice in choices)
     if not all(choice.exact for choice in choices):
-        return OutOfTime(f"; {each}")
-    detail = f"none of {len(choices)} clusters has a layout that fits; {each}"
+        return OutOfTime(f"; {reasons}")  # its message goes before
+    detail = f"none of {len(choices)} clusters has a layout that fits; {reasons}"
     return Infeasible(
-        constraint=error.constraint,
+        constraint=first_error.constraint,
         detail=detail,
-        needed=error.needed,
-        available=error.available,
-        unit=error.unit,
-        enough_chips=error.enough_chips,
-        surest=error.surest,
+        needed=first_error.needed,
+        available=first_error.available,
+        unit=first_error.unit,
+        enough_chips=first_error.enough_chips,
+        surest=first_error.surest,
     )
 
 

@@ -83,17 +83,19 @@ def compare(
         compared += candidates(predictions, profile)
         if not exact:
             stopped.append(name)
-    one, other = compared
-    time = _difference(one.prediction.time, other.prediction.time)
-    memory_gib = _difference(one.prediction.memory_gib, other.prediction.memory_gib)
+    first_candidate, second_candidate = compared
+    time = _difference(first_candidate.prediction.time, second_candidate.prediction.time)
+    memory_gib = _difference(
+        first_candidate.prediction.memory_gib, second_candidate.prediction.memory_gib
+    )
     software = _differences(problem.stack, second_stack)
-    reasons = _reasons(one, other, time, memory_gib, software)
+    reasons = _reasons(first_candidate, second_candidate, time, memory_gib, software)
     if stopped:
         names = " and the ".join(stopped)
         reasons.insert(0, f"the search was stopped: the {names} may be slower than it need be")
     return Comparison(
-        first=one,
-        second=other,
+        first=first_candidate,
+        second=second_candidate,
         time=time,
         memory_gib=memory_gib,
         reasons=tuple(reasons),
@@ -125,6 +127,7 @@ def _layout_of_side(
         if contradicted:
             raise contradicted.prefixed(name) from none
         raise Infeasible(*rule_to_blame(problem)) from none
+    # The layouts of an answer are sorted, the fastest first.
     return answer.layouts.take(np.array([0])), answer.certificate.exact
 
 
@@ -134,22 +137,22 @@ def _difference(first: dict[str, float], second: dict[str, float]) -> dict[str, 
 
 
 def _reasons(
-    one: Candidate,
-    other: Candidate,
+    first_candidate: Candidate,
+    second_candidate: Candidate,
     time: dict[str, float],
     memory_gib: dict[str, float],
     software: list[str],
 ) -> list[str]:
     """Return sentences on how two candidates differ. `time` has differences in seconds and
     `memory_gib` in GiB, by term; `software` has the differences of their stacks in words."""
-    first = one.prediction
-    second = other.prediction
-    layout = _differences(first.layout, second.layout)
-    if not layout and not software:
+    first = first_candidate.prediction
+    second = second_candidate.prediction
+    differing_knobs = _differences(first.layout, second.layout)
+    if not differing_knobs and not software:
         return ["both are the same layout"]
     reasons = [_time_reason(first, second, time)]
-    if layout:
-        reasons.append(f"the first has {'; '.join(layout)}")
+    if differing_knobs:
+        reasons.append(f"the first has {'; '.join(differing_knobs)}")
     if software:
         reasons.append(f"the stack of the first has {'; '.join(software)}")
     if _intervals_overlap(first, second):
@@ -158,8 +161,8 @@ def _reasons(
         )
     reasons.append(_memory_reason(first, second, memory_gib))
     reasons += _misfit_reasons({"first": first, "second": second})
-    reasons += _complexity_reasons("first", one, other)
-    reasons += _complexity_reasons("second", other, one)
+    reasons += _complexity_reasons("first", first_candidate, second_candidate)
+    reasons += _complexity_reasons("second", second_candidate, first_candidate)
     return reasons
 
 
@@ -217,13 +220,13 @@ def _misfit_reasons(predictions: dict[str, Prediction]) -> list[str]:
     ]
 
 
-def _complexity_reasons(name: str, one: Candidate, other: Candidate) -> list[str]:
-    """Return a sentence on what makes the candidate `one` complex and the other not; `name` is that
-    of `one`."""
-    only = sorted(one.complexity_terms.keys() - other.complexity_terms.keys())
-    if not only:
+def _complexity_reasons(name: str, candidate: Candidate, other: Candidate) -> list[str]:
+    """Return a sentence on what makes a candidate hard to run that the other has not, such as "only
+    the first has a pipeline"; `name` is "first" or "second"."""
+    only_here = sorted(candidate.complexity_terms.keys() - other.complexity_terms.keys())
+    if not only_here:
         return []
-    return [f"only the {name} has {', '.join(TERM_WORDS[term] for term in only)}"]
+    return [f"only the {name} has {', '.join(TERM_WORDS[term] for term in only_here)}"]
 
 
 def _differences(one: Layout | Stack, other: Layout | Stack) -> list[str]:

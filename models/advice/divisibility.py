@@ -58,7 +58,9 @@ def nearest_lifts(
         for lift, neighbour in neighbours:
             if not should_continue():
                 break
-            guess_s = _LIKELY * pipeline_s * _work(neighbour.problem) / _work(space.problem)
+            # A step takes time roughly in proportion to the batch of a device.
+            there, here = _batch_per_device(neighbour.problem), _batch_per_device(space.problem)
+            guess_s = _LIKELY * pipeline_s * there / here
             if _needs_no_pipeline(neighbour, profile, tolerance, guess_s, should_continue):
                 found.append(lift)
                 break
@@ -101,8 +103,9 @@ def _batch_neighbours(space: Space, ways_here: int) -> Iterator[tuple[Lift, Spac
 
 
 def _batches_nearby(batch: int, devices: int) -> list[int]:
-    """Return the batches to try, within _NEAR of `batch`. Multiples of all devices come first, then
-    multiples of a half of them, a quarter, an eighth; of each the nearest first."""
+    """Return the batches to try, within _NEAR of `batch`. Multiples of all devices come first: they
+    divide over any number of ranks. Then come multiples of a half, a quarter and an eighth of the
+    devices, each time the nearest first."""
     values: dict[int, None] = {}
     for share in _SHARES:
         unit = max(devices // share, 1)
@@ -111,7 +114,7 @@ def _batches_nearby(batch: int, devices: int) -> list[int]:
     return [value for value in values if value > 0 and abs(value - batch) <= batch * _NEAR]
 
 
-def _work(problem: Problem) -> float:
+def _batch_per_device(problem: Problem) -> float:
     """Return the sequences of each device in a step, to which step times are roughly
     proportional."""
     return problem.workload.global_batch / problem.cluster.num_devices
@@ -134,8 +137,8 @@ def _needs_no_pipeline(
     should_continue: ShouldContinue,
 ) -> bool:
     """Return whether the best layout without a pipeline is within the tolerance of the best with
-    one. `guess_s` is about the step time of the latter: searches are limited by it first, which
-    saves time and does not change the result."""
+    one; False where that is not known. `guess_s` is about the step time of the best with one.
+    Searches are limited by it first, which saves time and does not change the result."""
     without_pipeline = Space(space.problem, _without_pipeline(space.constraints))
     try:
         tables_without = SearchTables(without_pipeline, profile)
@@ -143,8 +146,8 @@ def _needs_no_pipeline(
             without_s = _fastest_s(tables_without, limit_s * (1 + tolerance), should_continue)
             if math.isinf(without_s) and limit_s == _LONGEST_S:
                 break
-            # The limits are those of finds_any: no layout counts without a pipeline, and with one
-            # only a layout so fast that a pipeline is needed.
+            # Look for any layout with a pipeline that is so fast that a pipeline is needed. The
+            # first limit, for layouts without one, lets none of them count.
             limits = np.array([-math.inf, min(without_s / (1 + tolerance), limit_s)])
             needs_pipeline = finds_any(SearchTables(space, profile), limits, should_continue)
             # Where nothing at all is as fast as the guess, it is tried again without the guess.

@@ -94,8 +94,9 @@ class FastestAnswer:
         return float(self.answer.times[0])
 
     def answer_to(self, goal: Goal, should_continue: ShouldContinue) -> SearchAnswer:
-        """Return the answer to a goal on this space. It is searched again unless the goal equals
-        the one that was searched for in all but its limit of time, which this answer keeps."""
+        """Return the answer to a goal on this space. It is searched again if the goal differs from
+        the one that was searched for. Another limit of the step time does not matter, since this
+        answer keeps both."""
         if replace(goal, faster_than=self.goal.faster_than) == self.goal:
             return self.answer
         known = self.answer.layouts.take(np.array(self.answer.ranked[:1]))
@@ -119,9 +120,9 @@ def search_all_and_fewer(
 ) -> AnswerOnChips:
     """Return the answer on all chips, or on fewer where no layout uses all of them or fewer are
     faster. It is not exact where there was no time to try fewer. Raise NothingFaster where no
-    number of chips meets the goal, and otherwise what search_all_or_fewer raises."""
+    number of chips meets the goal, and otherwise what search_all_else_fewer raises."""
     try:
-        found = search_all_or_fewer(space, profile, goal, should_continue)
+        found = search_all_else_fewer(space, profile, goal, should_continue)
         if found.fewer_chips is None:
             found = fewer_if_faster(found, profile, goal, should_continue)
     except NothingFaster:
@@ -131,7 +132,7 @@ def search_all_and_fewer(
         found = AnswerOnChips(best.space, best.answer, tried_fewer=tried_all)
     if found.tried_fewer:
         return found
-    # No number of these chips is faster than the peak of them all.
+    # An untried number of chips may be faster, but no faster than the peak of all chips allows.
     return replace(found, answer=found.answer.inexact(space.problem.step_time_at_peak_s))
 
 
@@ -139,15 +140,15 @@ def search_all_and_fewer(
 # --------------------------------------------------------------------------------------------------
 
 
-def search_all_or_fewer(
+def search_all_else_fewer(
     space: Space,
     profile: Profile,
     goal: Goal,
     should_continue: ShouldContinue,
     known: Layouts | None = None,
 ) -> AnswerOnChips:
-    """Return the answer on all chips, or on fewer where no layout uses all of them. `known` are
-    layouts on all chips that the search starts from. Raise Infeasible where none fits, or where no
+    """Return the answer on all chips; only where no layout uses all of them, that on fewer. The
+    search starts from `known`, layouts on all chips. Raise Infeasible where none fits, or where no
     layout uses all though the constraints ask for that; raise NothingFaster and TooLarge as
     `search` does."""
     try:
@@ -201,9 +202,9 @@ def _contradiction_on_fewer(
     layout uses all chips."""
     if not constraints.allowed:
         return None
-    free = Constraints()
-    factorizations = factorizations_by_devices(problem, free)
-    unconstrained = next(promising_spaces(Space(problem, free), factorizations), None)
+    no_constraints = Constraints()
+    factorizations = factorizations_by_devices(problem, no_constraints)
+    unconstrained = next(promising_spaces(Space(problem, no_constraints), factorizations), None)
     if unconstrained is None:
         return None
     error = contradiction(unconstrained.problem, constraints)

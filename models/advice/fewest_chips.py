@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from models.advice.chip_counts import attempts, clusters_with_devices
+from models.advice.chip_counts import attempt_each, clusters_with_devices
 from models.advice.fewer_chips import AnswerOnChips, search_all_and_fewer
 from models.advice.objective import SUPERLATIVES, Minimized, Objective, max_step_time_s
 from models.advice.safe_fit import solve_avoiding_oom
@@ -119,7 +119,7 @@ def fewest_chips(
         )
 
     searched_all = True
-    for attempt in attempts(clusters, is_enough, should_continue):
+    for attempt in attempt_each(clusters, is_enough, should_continue):
         searched_all &= not attempt.too_large
         if attempt.solution:
             return replace(none_found, num_chips=attempt.cluster.num_chips, exact=searched_all)
@@ -150,8 +150,8 @@ class _Numbers:
         return cls(domain=domain, unit=largest_power_of_two, uses_fewer=False)
 
     @property
-    def parts(self) -> list[int]:
-        """Return the divisors of a domain; none where they are not tried."""
+    def domain_divisors(self) -> list[int]:
+        """Return the divisors of a domain, in chips; none where they are not tried."""
         return divisors(self.domain) if self.domain > 1 else []
 
 
@@ -188,7 +188,7 @@ def _keeps_limits(
     used = found.space.problem
     (fastest,) = predict_layouts(used, [found.answer.layouts[0]], profile)
     to_keep_s = objective.step_time_to_keep_s(fastest.step_time_s, fastest.step_time_high_s)
-    # Fewer chips fail less often, which the limit for all of them does not count.
+    # The limit is worked out again: fewer chips fail less often, which leaves more time for a step.
     return to_keep_s <= max_step_time_s(problem, objective, used.cluster.num_chips)
 
 
@@ -198,9 +198,10 @@ def _clusters_to_try(
     """Return the clusters of at most `most` chips that would keep the limits at the chips' peak, in
     ascending order, and the unit: clusters have multiples of it, or a divisor of a domain. If there
     would be more than _MAX_TRIED clusters, the unit is doubled until there are not."""
+    # A given shape of a torus' slice would fix the number of chips.
     cluster = replace(problem.cluster, torus_shape=None)
-    parts = [part for part in numbers.parts if part <= most]
-    counts = sorted({*range(numbers.unit, most + 1, numbers.unit), *parts})
+    divisors_to_try = [chips for chips in numbers.domain_divisors if chips <= most]
+    counts = sorted({*range(numbers.unit, most + 1, numbers.unit), *divisors_to_try})
     devices = [chips * cluster.chip.devices_per_chip for chips in counts]
     # At the peak, twice the chips take half the time.
     chip_seconds = problem.step_time_at_peak_s * cluster.num_chips
@@ -215,6 +216,6 @@ def _clusters_to_try(
     tried = [
         resized
         for resized in fast_enough
-        if resized.num_chips % unit == 0 or resized.num_chips in parts
+        if resized.num_chips % unit == 0 or resized.num_chips in divisors_to_try
     ]
     return tried, unit

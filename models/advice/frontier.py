@@ -62,9 +62,9 @@ def frontier(
     """
     _check_grid(problem, constraints, grid)
     sweep = FrontierSweep(problem, profile, constraints, should_continue, oom_gib)
-    found: dict[tuple[float, ...], Point] = {}
+    point_at: dict[tuple[float, ...], Point] = {}
     previous: list[Point] = []
-    for block in _blocks(grid):
+    for block in _link_blocks(grid):
         if previous and not should_continue():
             points = [Point.out_of_time(place) for place in block.places]
         else:
@@ -72,8 +72,9 @@ def frontier(
         previous = sorted(points, key=lambda point: tuple(point.at.values()))
         for point in points:
             at = {name: point.at[name] for name in grid}  # in the order of the grid
-            found[tuple(at.values())] = replace(point, at=at)
-    return [_with_gap_spread(problem, profile, found[values]) for values in product(*grid.values())]
+            point_at[tuple(at.values())] = replace(point, at=at)
+    points = [point_at[values] for values in product(*grid.values())]
+    return [_with_gap_spread(problem, profile, point) for point in points]
 
 
 def _with_gap_spread(problem: Problem, profile: Profile, point: Point) -> Point:
@@ -131,9 +132,10 @@ def _is_same_problem(one: Problem, other: Problem) -> bool:
     return has_same_links and replace(one, cluster=other.cluster) == other
 
 
-def _blocks(grid: Mapping[str, Sequence[float]]) -> Iterator[LinkBlock]:
-    """Yield the grid in blocks of places that differ only in the speed of links. The domain changes
-    most often from block to block, then the number of chips, then the layers."""
+def _link_blocks(grid: Mapping[str, Sequence[float]]) -> Iterator[LinkBlock]:
+    """Yield the grid in blocks of places that differ only in the speed of links, since a block is
+    searched as a whole. From block to block the domain changes fastest, then the number of chips,
+    then the layers."""
     others = [name for name in reversed(AXES) if name in grid and name not in LINK_AXES]
     factors = {name: tuple(sorted(set(grid[name]))) for name in LINK_AXES if name in grid}
     for values in product(*(sorted(set(grid[name])) for name in others)):
@@ -152,18 +154,19 @@ def crossings(
 def _crossings_along(
     axis: str, points: Sequence[Point], grid: Mapping[str, Sequence[float]], tolerance: float
 ) -> Iterator[Crossing]:
-    """Yield the crossings between neighbours along one axis. The estimate is interpolated between
-    the two gaps, or halfway where one has no layout with or without a pipeline."""
+    """Yield the crossings of the tolerance between neighbours along one axis. The gap falls along
+    axes of links, so `above` is the lower value. The estimate is interpolated between the two gaps,
+    or halfway where one has no layout with or without a pipeline."""
     for at, row in rows_along(axis, points, grid):
-        for a, b in pairwise(row):
-            if not (a.exact and b.exact) or a.gap is None or b.gap is None:
+        for lower, higher in pairwise(row):
+            if not (lower.exact and higher.exact) or lower.gap is None or higher.gap is None:
                 continue
-            if a.needs_no_pipeline(tolerance) == b.needs_no_pipeline(tolerance):
+            if lower.needs_no_pipeline(tolerance) == higher.needs_no_pipeline(tolerance):
                 continue
-            above = a.at[axis]
-            below = b.at[axis]
-            one_sided = None in (a.without_s, a.with_s, b.without_s, b.with_s)
-            share = 0.5 if one_sided else (tolerance - a.gap) / (b.gap - a.gap)
+            above = lower.at[axis]
+            below = higher.at[axis]
+            one_sided = None in (lower.without_s, lower.with_s, higher.without_s, higher.with_s)
+            share = 0.5 if one_sided else (tolerance - lower.gap) / (higher.gap - lower.gap)
             estimate = above + share * (below - above)
             yield Crossing(axis=axis, at=at, above=above, below=below, estimate=estimate)
 

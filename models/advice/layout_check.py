@@ -200,9 +200,10 @@ class _Criteria:
         reserve_gib = self.constraints.memory_reserve_gib
         usable_gib = self.problem.cluster.usable_bytes / GIB
         limit_gib = usable_gib - reserve_gib if reserve_gib else math.inf
-        return not self.ruled_out(layout) and needed_gib < self.oom_gib and needed_gib <= limit_gib
+        fits_limits = needed_gib < self.oom_gib and needed_gib <= limit_gib
+        return fits_limits and not self.ruled_out_knobs(layout)
 
-    def ruled_out(self, layout: Layout) -> list[str]:
+    def ruled_out_knobs(self, layout: Layout) -> list[str]:
         """Return the knobs of a layout whose values the constraints do not allow. The modules to
         recompute count only under selective recompute, and must then be exactly the allowed
         ones."""
@@ -263,12 +264,14 @@ class _Fastest:
 def _find_fastest(
     profile: Profile, criteria: _Criteria, should_continue: ShouldContinue
 ) -> _Fastest:
-    """Return the fastest layout that the criteria accept. If they reject the fastest of all, a
-    second search finds more layouts to choose from, and the result is not exact."""
+    """Return the fastest layout that the framework can be told (`criteria.accepts`). If it cannot
+    be told the fastest of all, a second search finds more layouts to choose from, and the result is
+    not exact."""
     problem = criteria.problem
     space = Space(problem, criteria.constraints)
 
     def search_for(goal: Goal) -> SearchAnswer:
+        """Return the answer among layouts that need less memory than a run that ran out."""
         return solve_avoiding_oom(
             criteria.oom_gib,
             space,
@@ -438,7 +441,7 @@ def _all_warnings(
 
 def _constraint_warnings(prediction: Prediction, criteria: _Criteria) -> Iterator[LayoutWarning]:
     """Yield a warning if the checked layout itself has values that the constraints rule out."""
-    ruled_out = criteria.ruled_out(prediction.layout)
+    ruled_out = criteria.ruled_out_knobs(prediction.layout)
     if not ruled_out:
         return
     allowed = criteria.constraints.allowed

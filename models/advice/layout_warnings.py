@@ -59,7 +59,7 @@ class _Review:
         """Return the predicted outcome of another layout; None if that layout is not legal."""
         return outcome_if_legal(self.problem, self.profile, layout)
 
-    def saved_on(self, stack: Stack) -> float:
+    def seconds_saved_with(self, stack: Stack) -> float:
         """Return the seconds that a step of the layout saves with another stack (the same software,
         set otherwise)."""
         (outcome,) = outcomes(replace(self.problem, stack=stack), self.profile, [self.layout])
@@ -94,15 +94,16 @@ def _axes_across_domains(review: _Review) -> Iterator[LayoutWarning]:
 
 
 def _crosses_domains(problem: Problem, layout: Layout, parallelism: str) -> bool:
-    """Return whether groups of "tensor" or "expert" parallelism lie in several scale-up domains."""
+    """Return whether groups of "tensor" or "expert" parallelism lie in several scale-up domains.
+    Such layouts have points of complexity for it."""
     points = complexity_terms(problem, Layouts.of([layout]))
     return bool(points[f"{parallelism}_across_domains"][0])
 
 
 def _degrees_inside(layout: Layout, axis: str) -> dict[str, int]:
-    """Return the degrees above 1 of the axes that are placed inside this one. Their product is the
-    distance, in devices, between neighbours of this axis."""
-    # Whatever the placement, experts' tensor parallelism alone lies inside expert parallelism.
+    """Return the degrees above 1 of the axes that are placed inside this one, "tp" or "ep". Their
+    product is the distance, in devices, between neighbours of this axis."""
+    # Whatever the placement, only experts' tensor parallelism lies inside expert parallelism.
     placement = [*layout.placement]
     inside = placement[: placement.index("tp")] if axis == "tp" else ["etp"]
     degrees = {name: getattr(layout, name) for name in inside}
@@ -288,7 +289,7 @@ def _looped_experts(review: _Review) -> Iterator[LayoutWarning]:
     stack = review.problem.stack
     if not review.problem.architecture.is_moe or not stack.calls_expert_modules:
         return
-    saved_s = review.saved_on(replace(stack, experts_at_once=True))
+    saved_s = review.seconds_saved_with(replace(stack, experts_at_once=True))
     share = saved_s / review.prediction.step_time_s
     if share <= _LEAST_EXPOSED_SHARE:
         return
@@ -296,7 +297,7 @@ def _looped_experts(review: _Review) -> Iterator[LayoutWarning]:
     numbers = {"saved_s": saved_s, "share": share}
     if stack.gathers_experts_apart and review.layout.zero_stage == 3:
         # DeepSpeed then gathers a sparse layer as one leaf, and still runs its experts in turn.
-        as_leaves_s = review.saved_on(replace(stack, expert_loop="modules"))
+        as_leaves_s = review.seconds_saved_with(replace(stack, expert_loop="modules"))
         numbers["saved_as_leaves_s"] = as_leaves_s
         gathered = ", and ZeRO 3 gathers each of their matrices by itself"
         cure = (

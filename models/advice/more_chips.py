@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from models.advice.chip_counts import attempts, clusters_with_devices
-from models.advice.fewer_chips import search_all_or_fewer
+from models.advice.chip_counts import attempt_each, clusters_with_devices
+from models.advice.fewer_chips import search_all_else_fewer
 from models.errors import Infeasible
 from models.layouts.space import Space
 from models.search.result import Goal, ShouldContinue
@@ -33,16 +33,17 @@ def add_enough_chips(
     none fits, the error says so."""
     cluster = problem.cluster
     multiples = [cluster.num_devices << doublings for doublings in range(1, _DOUBLINGS + 1)]
+    clusters = clusters_with_devices(cluster, multiples)
 
     def chips_used(larger: Cluster) -> int:
         """Return the chips that some layout on this cluster uses. Raise one of the errors that
-        `attempts` catches where none fits."""
+        `attempt_each` catches where none fits."""
         whole = Space(replace(problem, cluster=larger), constraints)
-        found = search_all_or_fewer(whole, profile, _ANY_TIME, should_continue)
+        found = search_all_else_fewer(whole, profile, _ANY_TIME, should_continue)
         return found.space.problem.cluster.num_chips
 
     largest_refused = 1
-    for attempt in attempts(clusters_with_devices(cluster, multiples), chips_used, should_continue):
+    for attempt in attempt_each(clusters, chips_used, should_continue):
         larger = attempt.cluster.num_chips
         times = larger // cluster.num_chips
         if attempt.too_large:  # larger clusters have even more layouts

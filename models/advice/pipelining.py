@@ -126,8 +126,8 @@ class Pipelining:
 def data_parallel_roofline(
     problem: Problem, coefficients: Coefficients, prediction: Prediction
 ) -> Roofline | None:
-    """Return the roofline of a predicted layout without a pipeline; None where it has no
-    data-parallel traffic."""
+    """Return the roofline of a predicted layout without a pipeline: how many tokens a device must
+    compute in a step to hide its data-parallel traffic. None where it has none."""
     traffic_s, traffic_bytes = _data_parallel_traffic(problem, prediction.layout, coefficients)
     if not traffic_s:
         return None
@@ -233,7 +233,7 @@ def _verdict_on_both_sides(
         needed=needed,
         needed_probability=probability,
         split=split,
-        verdict=f"{_opening(needed, probability)} {worth}",
+        verdict=f"{_first_sentence(needed, probability)} {worth}",
     )
 
 
@@ -311,8 +311,8 @@ def _why_exposed(prediction: Prediction) -> str:
     return "it overlaps only a part of each layer's compute"
 
 
-def _opening(needed: Need, probability: float | None) -> str:
-    """Return the first sentence of a verdict."""
+def _first_sentence(needed: Need, probability: float | None) -> str:
+    """Return the first sentence of a verdict: whether a pipeline is needed."""
     if needed == "yes":
         return "A pipeline pays here."
     if needed == "no":
@@ -360,7 +360,7 @@ def _pace_range(low: float, high: float) -> str:
 def _percent(share: float) -> str:
     """Return the size of a share in percent, with one decimal if it is below 10%."""
     size = abs(share)
-    return f"{size:.{1 if size < 0.1 else 0}%}"
+    return f"{size:.1%}" if size < 0.1 else f"{size:.0%}"
 
 
 def _largest_terms(split: dict[str, float]) -> str:

@@ -52,13 +52,14 @@ def promising_spaces(
     cluster = whole.problem.cluster
     most_ways = max(factorizations.values(), default=0)
     takes_every = cluster.num_devices <= FEW_DEVICES and most_ways > more_than
+    ways_to_exceed = more_than
     for count in sorted(factorizations, reverse=True):
         if count % cluster.chip.devices_per_chip:
             continue
-        if not takes_every and factorizations[count] <= more_than:
+        if not takes_every and factorizations[count] <= ways_to_exceed:
             continue
-        for space in _legal_spaces(whole, [count]):
-            more_than = factorizations[count]
+        for space in _legal_spaces(whole, [count]):  # one space, or none
+            ways_to_exceed = factorizations[count]
             yield space
 
 
@@ -102,25 +103,27 @@ def whole_domains(problem: Problem) -> list[Cluster]:
     domain = max(cluster.dims[0].domain, 1)
     domains, outside = divmod(cluster.num_devices, domain)
     devices_per_domain = [domain] if outside else []
+    # chips_per_domain is set where the caller says how many chips of a domain the job gets.
     if cluster.chips_per_domain is None and _experts_want_power_of_two(problem, domain):
-        # The largest power of two of devices that a domain has.
+        # The largest power of two of devices that a domain has: 72 -> 64.
         devices_per_domain.append(1 << (domain.bit_length() - 1))
     counts = {domains * devices for devices in devices_per_domain} - {0, cluster.num_devices}
     return list(_clusters_within(cluster, sorted(counts, reverse=True)))
 
 
 def _experts_want_power_of_two(problem: Problem, domain: int) -> bool:
-    """Return whether the model has experts, and their number shares with the domain's devices only
-    a power of two as factor."""
-    common = {
+    """Return whether expert parallelism within a domain only works with powers of two: the number
+    of experts and the domain's devices have no other common factor. 256 experts divide over 8 of 72
+    devices, and over all of 64."""
+    common_factors = {
         math.gcd(kind.moe.num_experts, domain) for kind in problem.architecture.kinds if kind.moe
     }
-    return bool(common) and all(ranks & (ranks - 1) == 0 for ranks in common)
+    return bool(common_factors) and all(n & (n - 1) == 0 for n in common_factors)
 
 
 def _clusters_within(cluster: Cluster, counts: Sequence[int]) -> Iterator[Cluster]:
     """Yield the cluster with each of these numbers of devices that needs no more scale-up domains
-    than it has."""
+    than it has. A cut to fewer devices must lie in the domains that the job has."""
     domains = _domain_count(cluster)
     for resized in clusters_with_devices(cluster, counts):
         if _domain_count(resized) <= domains:

@@ -20,7 +20,7 @@ from models.advice.fewer_chips import (
     AnswerOnChips,
     FewerChips,
     fewer_if_faster,
-    search_all_or_fewer,
+    search_all_else_fewer,
 )
 from models.advice.more_chips import add_enough_chips
 from models.advice.pipelining import (
@@ -161,8 +161,10 @@ def recommend(
     goal = Goal(tolerance=tolerance, top=top, both_sides=True)
 
     def recommend_within(space: Space) -> Recommendation:
+        """Return the recommendation out of the layouts of a space, or of its parts on fewer
+        chips."""
         try:
-            solved = search_all_or_fewer(space, profile, goal, should_continue, known)
+            solved = search_all_else_fewer(space, profile, goal, should_continue, known)
         except Infeasible as error:
             if error.constraint != "memory":  # more chips help only against a lack of memory
                 raise
@@ -170,25 +172,26 @@ def recommend(
                 error, problem, profile, space.constraints, should_continue
             ) from None
         if math.isfinite(untried_bound_s):
+            # An arrangement that was not tried may be as fast as this bound.
             solved = replace(solved, answer=solved.answer.inexact(untried_bound_s))
         if solved.fewer_chips is None:
             solved = fewer_if_faster(solved, profile, goal, should_continue)
-        return _explain(solved, profile, tolerance, should_continue)
+        return _recommend_from(solved, profile, tolerance, should_continue)
 
     return solve_avoiding_oom(
         oom_gib, Space(problem, constraints or Constraints()), recommend_within
     )
 
 
-def _explain(
+def _recommend_from(
     solved: AnswerOnChips, profile: Profile, tolerance: float, should_continue: ShouldContinue
 ) -> Recommendation:
-    """Return the recommendation that the answer of a search makes, with its reasons."""
+    """Return the recommendation, with its reasons, that follows from the answer of a search."""
     answer = solved.answer
     problem = solved.space.problem
     shortlist = _shortlist(answer, profile, tolerance, should_continue)
-    pipelining = _pipelining(solved, shortlist, profile, tolerance, should_continue)
-    recommended = _recommended(shortlist, pipelining, tolerance)
+    pipelining = _judge_pipelining(solved, shortlist, profile, tolerance, should_continue)
+    recommended = _layout_to_launch(shortlist, pipelining, tolerance)
     return Recommendation(
         problem=problem,
         recommended=recommended,
@@ -206,7 +209,7 @@ def _explain(
     )
 
 
-def _recommended(shortlist: _Shortlist, pipelining: Pipelining, tolerance: float) -> Candidate:
+def _layout_to_launch(shortlist: _Shortlist, pipelining: Pipelining, tolerance: float) -> Candidate:
     """Return the layout to launch: the simplest within the tolerance. If it is undecided whether a
     pipeline pays, the best layout without one may cost twice the tolerance, because doing without
     one may as well cost less than predicted."""
@@ -245,30 +248,31 @@ def _shortlist(
     answer: SearchAnswer, profile: Profile, tolerance: float, should_continue: ShouldContinue
 ) -> _Shortlist:
     """Return the layouts of an answer that are shown, with their full predictions."""
-    front_rows = _front(answer, tolerance)
+    front_rows = _front_rows(answer, tolerance)
     sides = [row for row in (answer.without, answer.with_pp) if row is not None]
     rows = list(dict.fromkeys([answer.simplest, *sides, *answer.ranked, *front_rows]))
     shown = answer.layouts.take(np.array(rows))
     bolder = fastest_bolder_layout(answer, should_continue)
-    # No row may also mean that time ran out.
+    # `bolder` has one layout or none. None may also mean that time ran out.
     bolder_is_known = len(bolder) > 0 or should_continue()
-    found = candidates(answer.tables.predict(Layouts.concatenate([shown, bolder])), profile)
+    described = candidates(answer.tables.predict(Layouts.concatenate([shown, bolder])), profile)
     # A bolder layout comes last, behind the rows of the answer, and has no row itself.
-    by_row: dict[int | None, Candidate] = dict(zip(rows, found, strict=False))
+    by_row: dict[int | None, Candidate] = dict(zip(rows, described, strict=False))
     fastest_probability = by_row[answer.ranked[0]].prediction.fit_probability
-    is_bolder = len(bolder) > 0 and found[-1].prediction.fit_probability < fastest_probability
+    # A faster layout that is as sure to fit is not bolder.
+    is_bolder = len(bolder) > 0 and described[-1].prediction.fit_probability < fastest_probability
     return _Shortlist(
         simplest=by_row[answer.simplest],
         without=by_row.get(answer.without),
         with_pp=by_row.get(answer.with_pp),
         ranked=tuple(by_row[row] for row in answer.ranked),
         front=tuple(by_row[row] for row in front_rows),
-        bolder=found[-1] if is_bolder else None,
+        bolder=described[-1] if is_bolder else None,
         bolder_is_known=bolder_is_known,
     )
 
 
-def _front(answer: SearchAnswer, tolerance: float) -> list[int]:
+def _front_rows(answer: SearchAnswer, tolerance: float) -> list[int]:
     """Return the rows of layouts within the tolerance of the fastest that no other beats in time,
     complexity and free memory at once. The first _MAX_NEAR_FASTEST of them are compared, and those
     of the answer's own front, which leaves memory out."""
@@ -276,12 +280,13 @@ def _front(answer: SearchAnswer, tolerance: float) -> list[int]:
     near = np.union1d(near[:_MAX_NEAR_FASTEST], answer.front)
     needed_bytes = answer.tables.predict(answer.layouts.take(near)).needed_bytes
     usable_bytes = answer.tables.problem.cluster.usable_bytes
-    free = steps_of(usable_bytes - needed_bytes, usable_bytes)
-    front = pareto_front(answer.times[near], answer.complexities[near], free)
+    # In steps of 5%, so that a few free bytes more do not bring a layout onto the front.
+    free_steps = steps_of(usable_bytes - needed_bytes, usable_bytes)
+    front = pareto_front(answer.times[near], answer.complexities[near], free_steps)
     return [int(near[position]) for position in front]
 
 
-def _pipelining(
+def _judge_pipelining(
     solved: AnswerOnChips,
     shortlist: _Shortlist,
     profile: Profile,
@@ -307,7 +312,8 @@ def _pipelining(
     )
     # A pipeline may only be needed because numbers divide badly: then a number nearby needs none.
     if pipelining.needed == "yes" and with_pp is not None:
-        # Where none without a pipeline fits here, one nearby may take any time: none is guessed.
+        # nearest_lifts takes this step time as a first guess of that nearby. Where no layout
+        # without a pipeline fits, there is nothing to guess from, and infinity means no guess.
         pipeline_s = with_pp.prediction.step_time_s if without else math.inf
         lifted_by = nearest_lifts(solved.space, profile, tolerance, pipeline_s, should_continue)
         pipelining = undecided_by_divisibility(pipelining, lifted_by)
@@ -483,7 +489,8 @@ def _unsafe_fit_reasons(recommended: Prediction) -> Iterator[Reason]:
     what to ask for instead."""
     if recommended.fit_probability >= SAFE_FIT_PROBABILITY:
         return
-    if recommended.needed_high_gib <= recommended.usable_gib:  # then the host may be too small
+    # If a device almost surely has enough memory, what may not fit is the memory of the host.
+    if recommended.needed_high_gib <= recommended.usable_gib:
         knobs = " and ".join(
             f"constraints.{knob} = false"
             for knob in ("offload_activations", "offload_optimizer")

@@ -109,14 +109,15 @@ def remedies(
 
 def must_change(given: Prediction, shown: MemoryShown) -> bool:
     """Return whether a legal layout has to be changed to run: it ran out of memory, or probably
-    did."""
+    did. `shown` is what the run itself showed of its memory."""
     is_likely_too_large = shown.outcome == "not_known" and given.fit_probability < EVEN_CHANCE
     return shown.outcome == "ran_out" or is_likely_too_large
 
 
 def _best_of_each_knob(candidates: Sequence[Remedy]) -> list[Remedy]:
-    """Return, for each knob and for the search, the remedy with the shortest step among those that
-    surely fit, and the one among those that may not."""
+    """Return, for each knob, the fastest remedy among those that surely fit and the fastest among
+    those that may not. A layout that the search found changes many knobs (`change` is None), and
+    these layouts count as one more knob."""
     best: dict[tuple[str | None, bool], Remedy] = {}
     for remedy in sorted(candidates, key=_ranking_time_s):
         knob = None if remedy.change is None else remedy.change.knob
@@ -189,6 +190,8 @@ def fit_probability_after(
     move = min(_CHANGE_SPREAD / spread, abs(headroom - given_headroom), 1.0)
     correlation = math.sqrt(1 - move * move)
     errors = _possible_errors(given_headroom, spread, shown)
+    # The mean, over the possible errors of the layout that ran, of the probability that the other
+    # layout's error stays below its headroom.
     cdf = NormalDist().cdf
     return fmean(cdf((headroom - correlation * error) / max(move, _LEAST_MOVE)) for error in errors)
 
@@ -203,7 +206,8 @@ def _headroom(needed_gib: float, given: Prediction, spread: float) -> float:
 
 def _possible_errors(given_headroom: float, spread: float, shown: MemoryShown) -> list[float]:
     """Return equally likely errors of the predicted memory that agree with what the run showed, in
-    standard deviations. `given_headroom` is the error at which the given layout just fits."""
+    standard deviations; above 0 a layout needs more than predicted. `given_headroom` is the error
+    at which the layout that ran just fits."""
     if shown.peak_factor is not None:
         return [math.log(shown.peak_factor) / spread]
     fit_probability = NormalDist().cdf(given_headroom)

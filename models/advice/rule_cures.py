@@ -108,6 +108,7 @@ def _cures_of_batch(problem: Problem, layout: Layout, rule: Rule) -> list[Cure]:
     near = {*nearest_batches(batch, layout, 1), *nearest_batches(batch, layout, layout.pp)}
 
     def obeys(other: int) -> bool:
+        """Return whether the layout obeys the rule with another global batch."""
         workload = replace(problem.workload, global_batch=other)
         return bool(np.all(rule.test(replace(problem, workload=workload), Layouts.of([layout]))))
 
@@ -189,6 +190,7 @@ def alternatives(values: Sequence[Any]) -> str:
 
 
 def format_value(value: object) -> str:
+    """Return the value of a knob in words, such as "8" or "true"; a placement as "tp < cp < pp"."""
     if isinstance(value, tuple):
         return " < ".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

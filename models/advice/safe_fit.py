@@ -30,10 +30,10 @@ def fastest_bolder_layout(answer: SearchAnswer, should_continue: ShouldContinue)
     """Return, as one row, the fastest layout that fits by the median of its memory, if it gains
     LEAST_BOLDER_GAIN over the fastest of the answer, which is surer to fit. Return no row
     otherwise, or where time ran out."""
-    none = answer.layouts.take(np.arange(0))
+    no_layout = answer.layouts.take(np.arange(0))
     # The answer's layouts need to fit by the median only: none is bolder.
     if answer.tables.memory_uncertainty.probability <= EVEN_CHANCE:
-        return none
+        return no_layout
     limit_s = float(answer.times[0]) / (1 + LEAST_BOLDER_GAIN)
     tables = answer.tables.at_even_chance
     # An exact search has ruled out that meshes other than those opened have a faster layout.
@@ -41,7 +41,7 @@ def fastest_bolder_layout(answer: SearchAnswer, should_continue: ShouldContinue)
     with suppress(NothingFaster):
         found = search_on(tables, Goal(faster_than=limit_s), should_continue, among=among)
         return found.layouts.take(np.array(found.ranked[:1]))
-    return none
+    return no_layout
 
 
 def solve_avoiding_oom(

@@ -118,18 +118,18 @@ class SingleChange:
         before = dict(zip(self.fields, self.before, strict=True))
         after = dict(zip(self.fields, self.after, strict=True))
         changes = [
-            knob_change_in_words(name, self._choice(knob, before), self._choice(knob, after))
+            knob_change_in_words(name, self._value_of(knob, before), self._value_of(knob, after))
             for name, knob in KNOBS.items()
             if name not in _PARTS_OF_KNOBS and before.keys() & {*knob.fields}
         ]
         return ", ".join(changes)
 
-    def _choice(self, knob: Knob, values: Mapping[str, Any]) -> Any:
-        """Return the value of a knob, which may have several fields. Fields that `values` lacks
-        have the layout's values. The fields in `values` need not make a valid layout by themselves,
-        because a framework may be told only some."""
-        choice = [values.get(field, getattr(self.layout, field)) for field in knob.fields]
-        return choice[0] if len(choice) == 1 else choice
+    def _value_of(self, knob: Knob, values: Mapping[str, Any]) -> Any:
+        """Return the value of a knob in `values`, which maps fields of a layout; a list for a knob
+        of several fields. A framework may be told only some of them. The others are those of the
+        layout, and the whole need not be a valid layout."""
+        of_fields = [values.get(field, getattr(self.layout, field)) for field in knob.fields]
+        return of_fields[0] if len(of_fields) == 1 else of_fields
 
     @property
     def _followers_in_words(self) -> str:
@@ -181,6 +181,7 @@ def value_in_words(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, tuple):
+        # A placement is "tp < cp < dp", from the inside outwards; other tuples are numbers.
         separator = " < " if any(isinstance(part, str) for part in value) else ", "
         return separator.join(map(str, value)) or "none"
     return str(value)
@@ -197,7 +198,7 @@ def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[S
     variants = neighbours(problem, layout)
     # The cost model is not meaningful for an illegal layout, which may have an impossible split.
     base = _predict(problem, profile, [layout]) if _is_legal(problem, layout) else None
-    baseline = None if base is None else _outcomes_of(base, profile)[0]
+    given_outcome = None if base is None else _outcomes_of(base, profile)[0]
     outcomes_of_variants = outcomes(problem, profile, [variant for _, variant in variants])
     changes = [
         SingleChange(
@@ -207,7 +208,7 @@ def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[S
             problem=problem,
             layout=variant,
             outcome=outcome,
-            given=baseline,
+            given=given_outcome,
             follows=tuple(
                 field
                 for field in KNOBS[name].followers
@@ -216,7 +217,7 @@ def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[S
         )
         for (name, variant), outcome in zip(variants, outcomes_of_variants, strict=True)
     ]
-    changes += _switch_changes(problem, profile, layout, base, baseline)
+    changes += _switch_changes(problem, profile, layout, base, given_outcome)
     return sorted(
         changes, key=lambda change: (not change.outcome.is_safe, change.outcome.step_time_s)
     )
@@ -240,7 +241,7 @@ def _switch_changes(
             switched = _with_setting(problem, switch, setting)
             if switched is None or not _is_legal(switched, layout):
                 continue
-            if _brings_numerics(switched, layout, setting):
+            if _brings_other_numerics(switched, layout, setting):
                 continue
             if base is None:
                 predictions = _predict(switched, profile, [layout])
@@ -260,9 +261,9 @@ def _switch_changes(
             )
 
 
-def _brings_numerics(problem: Problem, layout: Layout, setting: Setting) -> bool:
-    """Return whether a setting comes in practice with another value of a switch that changes what
-    is computed (`brings`)."""
+def _brings_other_numerics(problem: Problem, layout: Layout, setting: Setting) -> bool:
+    """Return whether whoever makes this setting in practice also changes a switch that alters
+    results, such as a precision (`setting.brings`). Such a change is not only one of speed."""
     return any(
         switch.numerics and switch.field in setting.brings and applies(switch, problem, layout)
         for switch in switches_of(problem.stack)
@@ -270,8 +271,8 @@ def _brings_numerics(problem: Problem, layout: Layout, setting: Setting) -> bool
 
 
 def _other_settings(switch: Switch, value: Any) -> list[Setting]:
-    """Return a setting for each other value of a switch. Settings that a framework stops at are
-    left out."""
+    """Return a setting for each other value of a switch, the first listed. `only_read` settings are
+    left out: they are understood in a job's arguments, but the framework does not run with them."""
     by_value: dict[Any, Setting] = {}
     for setting in switch.settings:
         if not setting.only_read:

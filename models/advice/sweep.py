@@ -202,19 +202,19 @@ class FrontierSweep:
         if previous and tables and previous.without is not None and previous.with_pp is not None:
             best = previous.layouts.take(_best_rows(previous))
             without_s, with_s = tables.predict(best).step_time_s.tolist()
-            # `simple` says that no pipeline is needed.
-            simple = not is_above(_gap(without_s, with_s), tolerance)
-            # The verdict holds while no layout of the side that it is against is as fast as this.
-            # A faster layout of the other side only confirms it.
+            needs_none = not is_above(_gap(without_s, with_s), tolerance)
+            # "No pipeline is needed" is wrong only if some layout with a pipeline is as fast as its
+            # limit; "needed" is wrong only if some layout without one is. No layout is searched on
+            # the other side, where a faster one would only confirm the verdict.
             no_layout = -np.inf
-            without_limit_s = no_layout if simple else with_s * (1 + tolerance)
-            with_limit_s = without_s / (1 + tolerance) if simple else no_layout
+            without_limit_s = no_layout if needs_none else with_s * (1 + tolerance)
+            with_limit_s = without_s / (1 + tolerance) if needs_none else no_layout
             limits = np.array([without_limit_s, with_limit_s]) * (1 + 1e-9)  # for rounding
             if finds_any(tables, limits, self.should_continue) is False:
-                return simple, True
+                return needs_none, True
         point = self.point(place)
-        simple_or_unknown = None if point.gap is None else point.needs_no_pipeline(tolerance)
-        return simple_or_unknown, point.exact
+        needs_none_or_unknown = None if point.gap is None else point.needs_no_pipeline(tolerance)
+        return needs_none_or_unknown, point.exact
 
     def points(self, block: LinkBlock) -> Iterator[Point]:
         """Yield the point of every place of a block, in any order."""
@@ -233,7 +233,7 @@ class FrontierSweep:
         """Yield the points of all places but the one with the slowest links, whose answer is
         `slowest`. They are found together if its layouts gain little from faster links, and else by
         halves of the block."""
-        first, *others = block.places
+        slowest_place, *others = block.places
         if not (others and self.should_continue()):
             yield from map(Point.out_of_time, others)
             return
@@ -243,11 +243,12 @@ class FrontierSweep:
         if speedup < self._whole_block_speedup and len(others) > 1:
             if winners := self._possible_winners(block, slowest):
                 for point in self._points_among(block, *winners, slowest):
-                    if point.at != first:
+                    if point.at != slowest_place:
                         yield point
                 return
             # The block had too many layouts: later ones are searched as a whole at half this gain.
             self._whole_block_speedup = 1 + (speedup - 1) / 2
+        # The slow half has the same slowest place, and so the same answer there.
         slow, fast = block.halves(axis)
         yield from self._points_but_slowest(slow, slowest)
         if self.should_continue():
@@ -269,8 +270,9 @@ class FrontierSweep:
     def _possible_winners(
         self, block: LinkBlock, slowest: SearchAnswer
     ) -> tuple[Layouts, Array] | None:
-        """Return all layouts that may be the best somewhere in a block, and their complexities.
-        None where they are more than _MAX_LAYOUTS."""
+        """Return all layouts that may be the best somewhere in a block, and their complexities:
+        those which at the fastest links are no slower than the best at the slowest. None where they
+        are more than _MAX_LAYOUTS."""
         rows = _best_rows(slowest)
         limits = _limits(slowest.layouts.pp[rows] > 1, slowest.times[rows])
         tables = self._tables_at(block.fastest, slowest)
@@ -280,13 +282,16 @@ class FrontierSweep:
         self, block: LinkBlock, layouts: Layouts, complexities: Array, slowest: SearchAnswer
     ) -> Iterator[Point]:
         """Yield the points of a block, whose best layouts are all among `layouts`. A block with
-        many layouts is halved, because fewer of them may be the best in each half."""
+        many layouts is halved, because fewer of them may be the best in each half. `slowest` is the
+        answer at the slowest links, whose tables serve all places."""
         if len(block) > 2 and len(layouts) > _FEW_LAYOUTS:
+            # A layout cannot win if it is slower at the fastest links than the best of its side
+            # (without or with a pipeline) is at the slowest.
             longest_times = self._times(slowest, block.slowest, layouts)
             shortest_times = self._times(slowest, block.fastest, layouts)
             with_pipeline = layouts.pp > 1
             limits = _limits(with_pipeline, longest_times)
-            may_win = shortest_times <= limits.take(with_pipeline.astype(int))
+            may_win = shortest_times <= limits.take(with_pipeline.astype(int))  # of its own side
             layouts = layouts.take(may_win).materialised()
             complexities = complexities[may_win]
             if len(layouts) > _FEW_LAYOUTS:

@@ -61,16 +61,17 @@ def switch_effects(problem: Problem, profile: Profile, layout: Layout) -> list[S
     base = predictions_of(problem, profile, layout)
 
     def cost(stack: Stack) -> _Cost:
+        """Return the predicted cost of the layout with another stack."""
         asked = replace(problem, stack=stack)
         return _cost(base.with_stack(asked, profile.coefficients(asked.scopes)))
 
-    now = _cost(base)
+    base_cost = _cost(base)
     # Old software had the defaults, and the recipes, of its year.
     year = profile.software_year - problem.stack.age_years if problem.stack.age_years else None
     effects = list[SwitchEffect]()
     for switch in switches_of(problem.stack):
         if switch.settings and applies(switch, problem, layout):
-            effect = _effect(switch, problem.stack, year, now, cost)
+            effect = _effect(switch, problem.stack, year, base_cost, cost)
             if effect and effect.share > _WORTH_NAMING:
                 effects.append(effect)
     return sorted(effects, key=lambda effect: -effect.share)
@@ -81,19 +82,19 @@ def _cost(predictions: Predictions) -> _Cost:
 
 
 def _effect(
-    switch: Switch, stack: Stack, year: float | None, now: _Cost, cost: Callable[[Stack], _Cost]
+    switch: Switch, stack: Stack, year: float | None, base: _Cost, cost: Callable[[Stack], _Cost]
 ) -> SwitchEffect | None:
     """Return the effect of the first other value of a switch that runs on the chip; None where
-    there is none. `year` dates the software, None for today's. `now` is the cost with the stack as
+    there is none. `year` dates the software, None for today's. `base` is the cost with the stack as
     it is, and `cost` returns that with another stack."""
     default = switch.default_at(year)
     taken = switch.taken_at(year)
     value = getattr(stack, switch.field)
     for otherwise in _other_values(switch, value, default, taken):
         with suppress(Invalid):  # the kernel may not be written for the chip
-            then = cost(_with_switch(stack, switch.field, otherwise))
-            step_time_s = then.step_time_s - now.step_time_s
-            needed_gib = then.needed_gib - now.needed_gib
+            changed_cost = cost(_with_switch(stack, switch.field, otherwise))
+            step_time_s = changed_cost.step_time_s - base.step_time_s
+            needed_gib = changed_cost.needed_gib - base.needed_gib
             return SwitchEffect(
                 switch=switch,
                 value=value,
@@ -102,7 +103,7 @@ def _effect(
                 otherwise=otherwise,
                 step_time_s=step_time_s,
                 needed_gib=needed_gib,
-                share=max(abs(step_time_s) / now.step_time_s, abs(needed_gib) / now.needed_gib),
+                share=max(abs(step_time_s) / base.step_time_s, abs(needed_gib) / base.needed_gib),
             )
     return None
 

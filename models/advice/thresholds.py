@@ -68,11 +68,11 @@ def thresholds(
     gb_s = _bandwidths(cluster)
     for scale in [scale for scale in ("up", "out") if scale in gb_s]:
         search = _ThresholdSearch(sweep, tolerance, is_above, f"scale_{scale}", 1, gb_s[scale])
-        found.append(search.along(_BANDWIDTH_STEPS, bisects=True))
+        found.append(search.first_threshold(_BANDWIDTH_STEPS, bisects=True))
     if cluster.fabric.domain is not None:
         chips = cluster.scale_up_domain_chips
         search = _ThresholdSearch(sweep, tolerance, is_above, "domain", chips, 1)
-        found.append(search.along(_domain_steps(chips, cluster.num_chips), bisects=False))
+        found.append(search.first_threshold(_domain_steps(chips, cluster.num_chips), bisects=False))
     return found
 
 
@@ -102,9 +102,10 @@ class _ThresholdSearch:
     present: float
     unit: float
 
-    def along(self, steps: Iterable[tuple[float, float]], *, bisects: bool) -> Threshold:
+    def first_threshold(self, steps: Iterable[tuple[float, float]], *, bisects: bool) -> Threshold:
         """Return the threshold at the first of `steps`, pairs of a place and the next one, between
-        which the need of a pipeline changes; with `bisects`, more closely between the two."""
+        which the need of a pipeline changes. With `bisects` it is then narrowed down between the
+        two, which needs an axis of continuous values."""
         for holds, changes in steps:
             changed = self._is_changed_at(changes)
             if changed is None:
@@ -134,9 +135,10 @@ class _ThresholdSearch:
         where time ran out before that was known."""
         if not self.sweep.should_continue():
             return None
-        simple, proved = self.sweep.verdict_at({self.axis: place}, self.tolerance)
-        # At present `simple` is the opposite of is_above. Without layouts it is None: no change.
-        return simple == self.is_above if proved else None
+        # `needs_none` (no pipeline is needed) is None where no layout fits: that is no change.
+        needs_none, proved = self.sweep.verdict_at({self.axis: place}, self.tolerance)
+        # At present `is_above` says that a pipeline is needed: equal answers contradict each other.
+        return needs_none == self.is_above if proved else None
 
     def _threshold(self, holds: float, changes: float | None, *, exact: bool = True) -> Threshold:
         """Return the threshold of this axis: the verdict holds at the place `holds` and changes at

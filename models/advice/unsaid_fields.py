@@ -1,5 +1,5 @@
-"""Unsaid fields are what a prediction takes for granted of the software, and no launch argument
-says.
+"""Unsaid fields are assumptions of a prediction about the software that no launch argument states:
+the job may run with another value.
 
 A *switch* is a choice of the software that launch arguments can set (models.spec.switches).
 """
@@ -55,14 +55,14 @@ def unsaid_fields(
     ]
     if not differing:
         return []
-    now = predictions_of(problem, profile, layout)
+    assumed = predictions_of(problem, profile, layout)
 
-    def moves(name: str) -> bool:
-        """Return whether the prediction changes with the value that the framework has for this
-        field."""
-        other = replace(problem, stack=replace(stack, **{name: getattr(launched, name)}))
-        then = now.with_stack(other, profile.coefficients(other.scopes))
-        return _outcome(then) != _outcome(now)
+    def moves_prediction(name: str) -> bool:
+        """Return whether the prediction changes if this field of the stack has the value that the
+        framework really has when it is launched, in place of the assumed one."""
+        as_it_runs = replace(problem, stack=replace(stack, **{name: getattr(launched, name)}))
+        predicted = assumed.with_stack(as_it_runs, profile.coefficients(as_it_runs.scopes))
+        return _outcome(predicted) != _outcome(assumed)
 
     return [
         UnsaidField(
@@ -72,7 +72,7 @@ def unsaid_fields(
             switch=_switch_elsewhere(problem, layout, name),
         )
         for name in differing
-        if moves(name)
+        if moves_prediction(name)
     ]
 
 
@@ -81,8 +81,8 @@ def _outcome(predictions: Predictions) -> tuple[float, float]:
 
 
 def _switch_elsewhere(problem: Problem, layout: Layout, field: str) -> Switch | None:
-    """Return the switch that sets a field for other models or layouts, but not for this one; None
-    where there is none."""
+    """Return the switch that sets a field for other models or layouts, but does not apply to this
+    one, as the reason why no argument sets the field here; None where there is none."""
     for switch in switches_of(problem.stack):
         if switch.field == field and switch.settings and not applies(switch, problem, layout):
             return switch

@@ -84,7 +84,8 @@ def points_of_policy(layouts: Layouts) -> Array:
 
 
 def _points(counts: dict[str, Array]) -> Array:
-    """Return the sum of points of these counts, (n,). Keys are those of POINTS."""
+    """Return the points of n layouts, (n,), given how often each reason of POINTS counts for each
+    of them, (n,) by its name."""
     return np.sum(
         [POINTS[name] * np.asarray(count, dtype=np.int64) for name, count in counts.items()], axis=0
     )
@@ -112,12 +113,13 @@ def _placement_counts(problem: Problem, layouts: Layouts, placed: LayoutGroups) 
     """Return counts of the reasons that the placement on the fabric gives, by keys of POINTS, each
     (n,). `placed` has the groups of these layouts."""
 
-    def crosses(axis: SharedRows[AxisGroups]) -> Array:
+    def crosses_domains(axis: SharedRows[AxisGroups]) -> Array:
+        """Return for each layout whether a group of this axis lies in several domains, (n,)."""
         return axis.per_row(axis.table.crosses(problem.cluster.scale_out_mask))
 
     return {
-        "expert_across_domains": (layouts.ep > 1) & crosses(placed.ep),
-        "tensor_across_domains": (layouts.tp > 1) & crosses(placed.tp),
+        "expert_across_domains": (layouts.ep > 1) & crosses_domains(placed.ep),
+        "tensor_across_domains": (layouts.tp > 1) & crosses_domains(placed.tp),
         "placement": layouts.placement != DEFAULT_PLACEMENT,
         "torus_block": layouts.torus_block > 1,
     }

@@ -92,13 +92,14 @@ def groups_for(order: DeviceOrder, count: int = GROUPS) -> Groups:
 
 @compiled
 def set_groups(order: DeviceOrder, row: MeshRow, groups: Groups) -> None:
-    """Write to `groups` the communication groups of a mesh: those of every axis, of SHARDING and of
-    REPLICAS."""
+    """Write to `groups` the communication groups of a mesh: those of every axis, of SHARDING (the
+    ranks over which ZeRO shards: dp_shard · cp) and of REPLICAS (these times dp_replicate: all
+    ranks that reduce the same gradients)."""
     set_axes(row, groups.degree, groups.distance)
     for axis in range(AXIS_GROUPS):
         set_group(order, row.filling, groups.distance[axis], groups.degree[axis], groups, axis)
-    join(groups, DP_SHARD, CP, SHARDING)
-    join(groups, SHARDING, DP_REPLICATE, REPLICAS)
+    set_product_group(groups, DP_SHARD, CP, SHARDING)
+    set_product_group(groups, SHARDING, DP_REPLICATE, REPLICAS)
 
 
 @compiled
@@ -156,8 +157,10 @@ def set_group(
     inside = 1
     below = 1
     last = len(domains) - 1  # The last domain joins everything.
-    # By the rule of this module's docstring, each domain keeps `together` members. Its dim joins
-    # groups of `inside` members, which the domain inside it keeps already.
+    # By the rule of this module's docstring, a domain keeps `together` of the members together. It
+    # consists of smaller domains, of `below` devices, which keep `inside` members together: its own
+    # links join `together / inside` of these. Members `stride` apart are `stride / below` smaller
+    # domains apart.
     for level in range(len(domains)):
         together = degree
         if level < last:
@@ -189,16 +192,17 @@ def is_whole(domains: Array, distance: int, degree: int) -> bool:
 
 
 @compiled
-def join(groups: Groups, one: int, other: int, joined: int) -> None:
-    """Write to row `joined` of `groups` the product of the axes `one` and `other`. On a dim that
-    both use, the smaller stride counts."""
-    groups.degree[joined] = groups.degree[one] * groups.degree[other]
+def set_product_group(groups: Groups, first: int, second: int, product: int) -> None:
+    """Write to row `product` of `groups` the group that the axes `first` and `second` span
+    together. On a dim that both use, neighbours are as near as on the nearer axis: the smaller
+    stride counts."""
+    groups.degree[product] = groups.degree[first] * groups.degree[second]
     for dim in range(groups.members.shape[1]):
-        members, others = groups.members[one, dim], groups.members[other, dim]
-        groups.members[joined, dim] = members * others
-        if members == 1:
-            groups.stride[joined, dim] = groups.stride[other, dim]
-        elif others == 1:
-            groups.stride[joined, dim] = groups.stride[one, dim]
+        first_members, second_members = groups.members[first, dim], groups.members[second, dim]
+        groups.members[product, dim] = first_members * second_members
+        if first_members == 1:
+            groups.stride[product, dim] = groups.stride[second, dim]
+        elif second_members == 1:
+            groups.stride[product, dim] = groups.stride[first, dim]
         else:
-            groups.stride[joined, dim] = min(groups.stride[one, dim], groups.stride[other, dim])
+            groups.stride[product, dim] = min(groups.stride[first, dim], groups.stride[second, dim])

@@ -47,9 +47,11 @@ def _modules_message(problem: Problem, layout: Layout) -> str:
 
 def _modules_exist(problem: Problem, layouts: Layouts) -> Array:
     """Some layer of the model has these modules."""
-    nowhere = [name for name in MODULES if not problem.has_module(name)]
-    # The mask leaves out STACK_SELECTIVE, which an empty list of modules stands for.
-    return (layouts.recompute & policy_code("selective", nowhere) & _ALL_MODULES) == 0
+    missing = [name for name in MODULES if not problem.has_module(name)]
+    # The code of a policy has a bit for every module. With nothing missing, policy_code returns
+    # STACK_SELECTIVE, which is no module: the mask removes it.
+    missing_bits = policy_code("selective", missing) & _ALL_MODULES
+    return (layouts.recompute & missing_bits) == 0
 
 
 def _missing_modules_message(problem: Problem, layout: Layout) -> str:
@@ -94,24 +96,26 @@ def _num_layers_message(problem: Problem, layout: Layout) -> str:
 def _offload_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack offloads the activations, or the optimizer, that the layout offloads, beside its
     kind of recompute and with this optimizer."""
-    # Some stacks offload activations without recompute only, others only what full recompute keeps.
+    # Some stacks offload activations only without recompute (`offload_alone`), and others only what
+    # full recompute keeps.
     goes_with_recompute = (layouts.recompute == NONE) | (not problem.stack.offload_alone)
     goes_with_recompute &= (layouts.recompute == FULL) | (not problem.stack.offloads_checkpoints)
-    has_them = "activations" in problem.stack.offload and (
+    can_offload_activations = "activations" in problem.stack.offload and (
         problem.stack.offloads_recurrences or not problem.architecture.recurrences
     )
-    activations = ~layouts.offload_activations | (has_them & goes_with_recompute)
-    on_host = "optimizer" in problem.stack.offload and _host_runs_optimizer(problem)
-    return activations & (~layouts.offload_optimizer | on_host)
+    activations_ok = ~layouts.offload_activations | (can_offload_activations & goes_with_recompute)
+    can_offload_optimizer = "optimizer" in problem.stack.offload and _host_runs_optimizer(problem)
+    return activations_ok & (~layouts.offload_optimizer | can_offload_optimizer)
 
 
 def _host_runs_optimizer(problem: Problem) -> bool:
     """Say whether the optimizer may run on the host, which is too slow for Muon's matrix
     products."""
-    is_adam = "adam" in problem.workload.optimizer
-    return problem.workload.optimizer != "muon" and (
-        is_adam or not problem.stack.offloads_adam_alone
-    )
+    optimizer = problem.workload.optimizer
+    if optimizer == "muon":
+        return False
+    # Some stacks have a host version of Adam alone.
+    return "adam" in optimizer or not problem.stack.offloads_adam_alone
 
 
 def _offload_message(problem: Problem, layout: Layout) -> str:

@@ -99,14 +99,15 @@ def _whole_blocks(problem: Problem, layouts: Layouts) -> Array:
     block = problem.workload.number_format.block if problem.stack.whole_blocks else 1
     if block == 1:
         return holds_for_all(layouts)
+    # A side may be one number for all layouts: adding zeros makes it a column.
     sides = [side + np.zeros(len(layouts)) for side in _weight_sides(problem, layouts)]
     return np.all([side % block == 0 for side in sides], axis=0)
 
 
 def _weight_sides(problem: Problem, layouts: Layouts) -> list[Array | float]:
     """Return the lengths of the sides of all weight matrices of layers on one device, each a number
-    for all of n layouts or an array (n,). Projections that a device computes in one product
-    (queries, keys and values) count as one matrix."""
+    for all of n layouts or an array (n,). Block-scaled number formats need multiples of their block
+    there. Projections computed in one product (queries, keys and values) count as one matrix."""
     hidden = problem.architecture.hidden_size
     sides: list[Array | float] = [hidden]
     if problem.architecture.mtp_layers:
@@ -121,9 +122,9 @@ def _weight_sides(problem: Problem, layouts: Layouts) -> list[Array | float]:
 
 
 def _mixer_sides(mixer: Attention | Recurrence, tp: Array) -> list[Array | float]:
-    """Return the sides of the weight matrices of attention or of a recurrence (linear attention,
-    state-space layer) on one device, beside the hidden size, each (n,) for n degrees of tp or one
-    number for all."""
+    """Return the sides other than the hidden size of the weight matrices of attention, or of a
+    recurrence (linear attention, state-space layer), on one device; each (n,) for n degrees of tp
+    or one number for all."""
     if isinstance(mixer, Recurrence):
         return [mixer.values / tp, (mixer.values + 2 * mixer.keys) / tp]
     queries = mixer.num_attention_heads * mixer.head_dim / tp
@@ -167,22 +168,21 @@ def _experts_fold_over_dense_axes(problem: Problem, layouts: Layouts) -> Array:
     data parallelism too; in MaxText (base.yml) fsdp or context, with the inside of an expert
     sharded over tensor.
     """
-    # Beside tensor parallelism, ep is a part of dp_shard; or without tp it is all of cp and a part
-    # of dp_shard.
     if problem.stack.expert_folding == "beside_tensor":
-        of_shards = layouts.dp_shard % layouts.ep == 0
-        beside_context = (
+        # ep is a part of dp_shard. Without tp it may also be all of cp and a part of dp_shard.
+        divides_shards = layouts.dp_shard % layouts.ep == 0
+        covers_context = (
             (layouts.ep % layouts.cp == 0)
             & (layouts.dp_shard * layouts.cp % layouts.ep == 0)
             & (layouts.tp == 1)
         )
         keeps_tensor = (layouts.etp == layouts.tp) | (not problem.experts_keep_tensor)
-        return (of_shards | beside_context) & keeps_tensor
-    dense = layouts.dp_shard * layouts.cp * layouts.tp
+        return (divides_shards | covers_context) & keeps_tensor
+    devices = layouts.dp_shard * layouts.cp * layouts.tp
     # Sharded layouts fold experts over the shards alone; plain data parallelism over replicas too.
     if problem.stack.expert_folding == "all":
-        dense = np.where(layouts.dp_shard > 1, dense, dense * layouts.dp_replicate)
-    return dense % (layouts.ep * layouts.etp) == 0
+        devices = np.where(layouts.dp_shard > 1, devices, devices * layouts.dp_replicate)
+    return devices % (layouts.ep * layouts.etp) == 0
 
 
 def _folding_message(problem: Problem, layout: Layout) -> str:
@@ -242,13 +242,16 @@ def _context_divides_heads(problem: Problem, layouts: Layouts) -> Array:
     """
     ranks = layouts.cp * layouts.tp
     ok = holds_for_all(layouts)
-    for attention in problem.architecture.attentions if problem.stack.context == "ulysses" else ():
-        ok &= attention.num_attention_heads % ranks == 0
+    if problem.stack.context == "ulysses":
+        for attention in problem.architecture.attentions:
+            ok &= attention.num_attention_heads % ranks == 0
     for recurrence in problem.architecture.recurrences:
-        ok &= (layouts.cp == 1) | (recurrence.num_heads % ranks == 0)
-        repeats = ranks % recurrence.num_key_heads == 0
-        divides = recurrence.num_key_heads % ranks == 0
-        ok &= (layouts.cp == 1) | divides | (repeats & isinstance(recurrence, Mamba2))
+        heads_ok = recurrence.num_heads % ranks == 0
+        key_heads_ok = recurrence.num_key_heads % ranks == 0
+        if isinstance(recurrence, Mamba2):
+            # Its key heads (groups) may also be repeated.
+            key_heads_ok |= ranks % recurrence.num_key_heads == 0
+        ok &= (layouts.cp == 1) | (heads_ok & key_heads_ok)
     return ok
 
 

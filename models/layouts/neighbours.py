@@ -103,6 +103,7 @@ def _vary_cp(problem: Problem, layout: Layout) -> Iterator[Layout]:
 def _vary_pp(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield other numbers of pipeline stages. Between two pipelines the schedule stays. From or to
     a layout without one, schedule and virtual stages become the stack's defaults."""
+    # All other knobs stay as they are.
     given = {field.name for field in fields(Layout)} - _PIPELINE_KNOBS
     for pp in divisors(problem.cluster.num_devices):
         if pp > 1 and layout.pp > 1:
@@ -122,13 +123,14 @@ def _on_all_devices(problem: Problem, layout: Layout, **changes: Any) -> Iterato
     that its axes cover whole dims."""
     degrees = [changes.get(name, getattr(layout, name)) for name in ("pp", "cp", "tp")]
     dp, idle_devices = divmod(problem.cluster.num_devices, math.prod(degrees))
-    kept, varied = "dp_shard", "dp_replicate"
     if layout.zero_stage:
-        kept, varied = varied, kept
+        kept, filling = "dp_replicate", "dp_shard"
+    else:
+        kept, filling = "dp_shard", "dp_replicate"
     degree, idle_ranks = divmod(dp, getattr(layout, kept))
     if idle_devices or idle_ranks or not degree:
         return
-    variant = replace(layout, **{varied: degree}, **changes)
+    variant = replace(layout, **{filling: degree}, **changes)
     yield variant
     if problem.cluster.device_orders.has_choice:
         yield replace(variant, torus_axes=torus_axes_covering_dims(problem, variant))
@@ -161,6 +163,8 @@ def _vary_schedule(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _vary_virtual_stages(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    """Yield the layout with other numbers of virtual stages, and with the split of layers and the
+    recompute that go with as many chunks."""
     for virtual_stages in range(1, problem.stack.max_virtual_stages + 1):
         chunks = _chunk_fields(problem, layout, layout.pp * virtual_stages)
         yield replace(layout, virtual_stages=virtual_stages, **chunks)
@@ -173,12 +177,14 @@ def _chunk_fields(problem: Problem, layout: Layout, chunks: int) -> dict[str, An
     says."""
     layers = problem.architecture.num_layers
     recomputed = layout.recompute_layers
-    stated, balanced = layout.layers_per_chunk, layout.balanced
+    stated_split = layout.layers_per_chunk
+    balanced = layout.balanced
     if chunks != layout.pp * layout.virtual_stages:
-        must_be_uneven = layers % chunks > 0 and problem.stack.partition == "balanced"
-        stated, balanced = (), layout.balanced or must_be_uneven
+        stated_split = ()
+        # Only some stacks can split layers unevenly ("balanced": by their cost).
+        balanced |= layers % chunks > 0 and problem.stack.partition == "balanced"
     return {
-        "layers_per_chunk": stated,
+        "layers_per_chunk": stated_split,
         "balanced": balanced,
         "recompute_layers": recomputed if recomputed * chunks < layers else 0,
     }
@@ -263,6 +269,7 @@ def _vary_placement(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 def _vary_torus_axes(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield the layout with devices numbered along the dims of a torus in other orders."""
+    # A filling is an order of the dims with a size of blocks, which stays.
     for order, block in problem.cluster.device_orders.distinct_fillings.tolist():
         if block == layout.torus_block:
             yield replace(layout, torus_axes=TORUS_AXES[order])
@@ -279,11 +286,12 @@ _DATA = ("dp_replicate", "dp_shard")
 _CHUNKS = ("balanced", "layers_per_chunk", "recompute_layers")
 
 
-def _knob(field: str, values: Callable[[Problem, Layout], Iterable[Any]]) -> Knob:
+def _knob_of(field: str, values: Callable[[Problem, Layout], Iterable[Any]]) -> Knob:
     """Return the knob of a single field that no other follows, given the field's name and a
     function that returns its possible values."""
 
     def variants(problem: Problem, layout: Layout) -> Iterator[Layout]:
+        """Yield the layout with each possible value of the field."""
         for value in values(problem, layout):
             yield replace(layout, **{field: value})
 
@@ -298,20 +306,20 @@ KNOBS: dict[str, Knob] = {
     "tp": Knob(("tp",), _vary_tp, (*_DATA, "sequence_parallel", "etp", "torus_axes")),
     "pp": Knob(("pp",), _vary_pp, (*_DATA, "schedule", "virtual_stages", *_CHUNKS, "torus_axes")),
     "cp": Knob(("cp",), _vary_cp, (*_DATA, "torus_axes")),
-    "ep": _knob("ep", lambda problem, _: common_expert_divisors(problem, "num_experts")),
-    "etp": _knob("etp", lambda problem, _: common_expert_divisors(problem, "intermediate_size")),
+    "ep": _knob_of("ep", lambda problem, _: common_expert_divisors(problem, "num_experts")),
+    "etp": _knob_of("etp", lambda problem, _: common_expert_divisors(problem, "intermediate_size")),
     "dp": Knob(_DATA, _vary_dp),
-    "micro_batch": _knob("micro_batch", _micro_batches),
+    "micro_batch": _knob_of("micro_batch", _micro_batches),
     "schedule": Knob(("schedule",), _vary_schedule, ("virtual_stages", *_CHUNKS)),
     "virtual_stages": Knob(("virtual_stages",), _vary_virtual_stages, _CHUNKS),
     "layers_per_chunk": Knob(("balanced", "layers_per_chunk"), _vary_split),
     "recompute": Knob(("recompute", "recompute_modules", "recompute_layers"), _vary_recompute),
     "recompute_layers": Knob(("recompute_layers",), _vary_recompute_layers),
     "zero_stage": Knob(("zero_stage",), _vary_zero_stage, (*_DATA, "reshard")),
-    "reshard": _knob("reshard", _reshards),
-    "sequence_parallel": _knob("sequence_parallel", _on_and_off),
-    "offload_activations": _knob("offload_activations", _on_and_off),
-    "offload_optimizer": _knob("offload_optimizer", _on_and_off),
+    "reshard": _knob_of("reshard", _reshards),
+    "sequence_parallel": _knob_of("sequence_parallel", _on_and_off),
+    "offload_activations": _knob_of("offload_activations", _on_and_off),
+    "offload_optimizer": _knob_of("offload_optimizer", _on_and_off),
     "placement": Knob(("placement",), _vary_placement),
     "torus_axes": Knob(("torus_axes",), _vary_torus_axes),
     "torus_block": Knob(("torus_block",), _vary_torus_block),

@@ -30,6 +30,7 @@ from models.spec.problem import Problem
 def _schedule_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack runs the schedule."""
     offered = [SCHEDULES.index(name) for name in problem.stack.schedules]
+    # Without a pipeline these schedules are plain gradient accumulation, which every stack has.
     without_pipeline = (layouts.pp == 1) & is_one_of(layouts.schedule, (ONE_F_ONE_B, AFAB))
     return is_one_of(layouts.schedule, offered) | without_pipeline
 
@@ -46,11 +47,12 @@ def _schedule_shape(problem: Problem, layouts: Layouts) -> Array:
     not_virtual = layouts.virtual_stages == 1
     without_pipeline = is_one_of(layouts.schedule, (ONE_F_ONE_B, AFAB)) & not_virtual
     interleaved = (layouts.virtual_stages >= 2) & (m >= layouts.pp)
-    # Stacks pass micro-batches through a chunk in groups: of any size, of equal size (as many
-    # groups as pp goes into m), or of pp.
-    if problem.stack.micro_batch_groups != "any":
-        equal = problem.stack.micro_batch_groups == "equal"
-        interleaved &= m % (np.maximum(m // layouts.pp, 1) if equal else layouts.pp) == 0
+    # Interleaving passes micro-batches through a chunk in groups. A stack has groups of any size,
+    # of equal size (as many groups as pp goes into m), or of pp micro-batches ("stages").
+    if problem.stack.micro_batch_groups == "equal":
+        interleaved &= m % np.maximum(m // layouts.pp, 1) == 0
+    elif problem.stack.micro_batch_groups == "stages":
+        interleaved &= m % layouts.pp == 0
     # What stacks ask of the micro-batches of a schedule without virtual stages.
     enough = {"any": m > 0, "stages": m >= layouts.pp, "multiple": m % layouts.pp == 0}
     plain = not_virtual & enough[problem.stack.plain_micro_batches]
@@ -68,6 +70,8 @@ def _schedule_shape(problem: Problem, layouts: Layouts) -> Array:
 def _virtual_stages_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack has virtual stages, where the layout has any, and has them for hybrid models where
     the model is one."""
+    # problem.max_virtual_stages is 1 for a hybrid model that the stack cannot interleave. Without a
+    # pipeline the rule schedule_shape refuses virtual stages.
     return (layouts.virtual_stages == 1) | (problem.max_virtual_stages > 1) | (layouts.pp == 1)
 
 
@@ -82,7 +86,8 @@ def _no_virtual_message(problem: Problem, layout: Layout) -> str:
 
 def _virtual_stages_searched(problem: Problem, layouts: Layouts) -> Array:
     """A device has no more virtual stages than `stack.max_virtual_stages`."""
-    # Other rules are for stacks without virtual stages, and for layouts without a pipeline.
+    # The rule virtual_stages_offered refuses the layout where the stack has no virtual stages, and
+    # schedule_shape where there is no pipeline.
     return (
         (layouts.virtual_stages <= problem.max_virtual_stages)
         | (problem.max_virtual_stages == 1)
@@ -123,8 +128,10 @@ def _shape_message(problem: Problem, layout: Layout) -> str:
         got = f"got {layout.schedule} with virtual_stages({layout.virtual_stages})"
         return f"without a pipeline the schedule is 1f1b or afab, with virtual_stages(1); {got}"
     m = max(problem.workload.global_batch // (layout.dp * layout.micro_batch), 1)
+    # 1F1B, all-forward-all-backward and ZB-H1 need the same.
     plain = f"virtual_stages(1){_PLAIN_MICRO_BATCHES[problem.stack.plain_micro_batches]}"
     needs = _SCHEDULE_NEEDS.get(layout.schedule, plain)
+    # Only the text of "interleaved" has the placeholder {groups}.
     needs = needs.format(groups=_INTERLEAVED_GROUPS[problem.stack.micro_batch_groups])
     return (
         f"{layout.schedule} needs {needs}; got virtual_stages({layout.virtual_stages}) and {m}"
@@ -137,10 +144,10 @@ def _layers_divide(problem: Problem, layouts: Layouts) -> Array:
     the layout is `balanced`."""
     chunks = layouts.pp * layouts.virtual_stages
     layers = problem.architecture.num_layers
-    # The embedding and the head may each be a chunk by itself
+    # With interleaving, the embedding and the head may each be a chunk without layers
     # (models.cost.pipeline.stage_partition).
-    ends = 2 * (layouts.schedule == INTERLEAVED)
-    return np.where(layouts.balanced, chunks <= layers + ends, layers % chunks == 0)
+    empty_chunks = 2 * (layouts.schedule == INTERLEAVED)
+    return np.where(layouts.balanced, chunks <= layers + empty_chunks, layers % chunks == 0)
 
 
 def _layers_message(problem: Problem, layout: Layout) -> str:
@@ -161,7 +168,8 @@ def _stated_layers_add_up(problem: Problem, layouts: Layouts) -> Array:
     dealt out in rounds may be. nanotron has its own way of splitting.
     """
     if not layouts.states_layers.any():
-        return ~layouts.states_layers
+        return holds_for_all(layouts)
+    # (n, most chunks of any layout)
     stated = layouts.stated_layers
     chunk = np.arange(stated.shape[1])
     chunks = (layouts.pp * layouts.virtual_stages)[:, None]
@@ -202,8 +210,9 @@ def _tie_message(problem: Problem, layout: Layout) -> str:
 def _mtp_offered(problem: Problem, layouts: Layouts) -> Array:
     """A model with multi-token prediction has neither a pipeline nor context parallelism, unless
     the stack has it together with these."""
-    anywhere = not (problem.stack.mtp_alone and problem.architecture.mtp_layers)
-    return ((layouts.pp == 1) & (layouts.cp == 1)) | anywhere
+    if not (problem.stack.mtp_alone and problem.architecture.mtp_layers):
+        return holds_for_all(layouts)
+    return (layouts.pp == 1) & (layouts.cp == 1)
 
 
 def _mtp_message(problem: Problem, layout: Layout) -> str:
@@ -216,12 +225,12 @@ def _mtp_message(problem: Problem, layout: Layout) -> str:
 def _accumulation_offered(problem: Problem, layouts: Layouts) -> Array:
     """There is one micro-batch only, or a pipeline, where the stack accumulates no gradients in fp8
     on these chips."""
-    at_once = (
+    cannot_accumulate = (
         problem.workload.precision == "fp8"
         and problem.cluster.chip.vendor in problem.stack.fp8_at_once_on
     )
     is_single = layouts.num_micro_batches(problem.workload.global_batch) <= 1
-    return (layouts.pp > 1) | is_single | (not at_once)
+    return (layouts.pp > 1) | is_single | (not cannot_accumulate)
 
 
 def _accumulate_message(problem: Problem, layout: Layout) -> str:
@@ -236,6 +245,7 @@ def _accumulate_message(problem: Problem, layout: Layout) -> str:
 def _partition_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack splits layers over stages evenly, or unevenly, as asked."""
     if problem.stack.splits_by_threshold:
+        # Such a stack splits every pipeline by the cost of layers, and cannot split it evenly.
         return layouts.balanced == (layouts.pp > 1)
     return ~layouts.balanced | ((layouts.pp > 1) & (problem.stack.partition == "balanced"))
 
@@ -264,6 +274,7 @@ def balances_global_batch(problem: Problem) -> bool:
     """Say whether there is a load-balancing loss over the global batch that constrains
     schedules."""
     over_global_batch = problem.workload.load_balancing == "global_batch_loss"
+    # With running statistics the loss is known before all micro-batches have run.
     return problem.architecture.is_moe and over_global_batch and not problem.stack.running_balance
 
 

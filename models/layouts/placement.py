@@ -78,10 +78,10 @@ class LayoutGroups(Columns):
 def groups(cluster: Cluster, layouts: Layouts) -> LayoutGroups:
     """Return the communication groups of every axis of n layouts. Those of layouts with equal
     degrees and placements are worked out once."""
-    first, code = distinct(
-        *(getattr(layouts, name) for name in (*DEGREES, "placement", *TORUS_KNOBS))
-    )
-    return groups_of_meshes(cluster, layouts.take(first)).take(code)
+    mesh_columns = [getattr(layouts, name) for name in (*DEGREES, "placement", *TORUS_KNOBS)]
+    # One layout of each distinct mesh, and the number of its mesh for each layout.
+    mesh_rows, mesh_of_layout = distinct(*mesh_columns)
+    return groups_of_meshes(cluster, layouts.take(mesh_rows)).take(mesh_of_layout)
 
 
 def groups_of_meshes(cluster: Cluster, meshes: Layouts) -> LayoutGroups:

@@ -17,6 +17,8 @@ from models.spec.problem import Problem
 
 def _placement_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack offers the placement: it orders the axes over the devices in this way."""
+    # offered_orders has a truth value for each set of axes above 1 and each placement: the order of
+    # axes of degree 1 does not matter.
     return np.asarray(
         offered_orders(problem.stack.placements)[active_axes(layouts), layouts.placement]
     )
@@ -32,8 +34,9 @@ def equal_data_parallel(problem: Problem, layouts: Layouts) -> Array:
     the rest of the model, where the stack asks for it."""
     if not problem.stack.equal_data_parallel:
         return holds_for_all(layouts)
+    # Data-parallel ranks are the devices of a stage over tp · cp; those of experts, over ep · etp.
+    # Without experts the framework counts tp in place of ep · etp, which asks for cp = 1.
     devices_of_expert = layouts.ep * layouts.etp if problem.architecture.is_moe else layouts.tp
-    # Both have as many data-parallel ranks where ep · etp is tp · cp.
     is_outermost = pipeline_outermost()[active_axes(layouts), layouts.placement]
     return (layouts.pp == 1) | is_outermost | (devices_of_expert == layouts.tp * layouts.cp)
 
@@ -88,6 +91,8 @@ def fits_torus(problem: Problem, placed: LayoutGroups) -> Array:
     every layout passes."""
     if problem.cluster.fabric.torus is None:
         return np.ones(len(placed.tp.code), dtype=bool)
+    # `whole` is true for an axis whose groups straddle no line of the torus. Layouts share a table
+    # of groups, and `per_row` reads it for each layout.
     axes = (placed.tp, placed.cp, placed.dp_shard, placed.dp_replicate, placed.pp, placed.ep)
     return np.asarray(np.all([axis.per_row(axis.table.whole) for axis in axes], axis=0))
 

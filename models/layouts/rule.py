@@ -24,8 +24,8 @@ class Rule:
     `message` says what the rule asks of a layout that breaks it.
 
     A rule of the kind "framework" says what cannot run. One of the kind "search" says how far
-    layouts are searched: the framework runs what it refuses, and `lifted` (models.layouts.rules)
-    raises its limit for a layout that a caller states.
+    layouts are searched: the framework runs what it refuses, and `lift_search_limits`
+    (models.layouts.rules) raises its limit for a layout that a caller states.
     """
 
     field: str
@@ -45,8 +45,9 @@ class Rule:
     def blamed_knob(self, problem: Problem, layout: Layout) -> str | None:
         """Return the layout's field to blame, such as "tp", for a layout that breaks the rule.
         Return None where no single field is to blame, or one outside the layout."""
+        # "layout.tp" -> "tp". "layout" alone, "cluster.num_chips" and the like -> None.
         part, _, knob = self.blamed_field(problem, layout).partition(".")
-        return knob or None if part == "layout" else None
+        return knob if part == "layout" and knob else None
 
 
 def holds_for_all(layouts: Layouts) -> Array:

@@ -22,16 +22,17 @@ def rule_source(rule: Rule, stack: Stack) -> str:
     words say that there is no source."""
     if rule.kind == "search":
         return _OF_SEARCH.format(stack=stack.id)
-    own = [_sources().get(name, {}) for name in (stack.id, stack.like or stack.id)]
-    known = [sources.get(rule.name) for sources in (*own, _sources()[_OF_ALL])]
-    known += [sources.get(_OTHERWISE) for sources in own]
-    known.append(f"the features of stack {stack.id}: {stack.source}")
-    return next(filter(None, known))
+    stack_sources = [_sources().get(name, {}) for name in (stack.id, stack.like or stack.id)]
+    candidates = [sources.get(rule.name) for sources in (*stack_sources, _sources()[_OF_ALL])]
+    candidates += [sources.get(_OTHERWISE) for sources in stack_sources]
+    candidates.append(f"the features of stack {stack.id}: {stack.source}")
+    return next(filter(None, candidates))
 
 
 @cache
 def _sources() -> Mapping[str, Mapping[str, str]]:
-    """Return the source of each rule, by the id of the stack and the rule's name. The id _OF_ALL
-    stands for reasons in every framework, the name _OTHERWISE for all other rules of a stack."""
+    """Return the source of each rule in words, by the id of the stack and the rule's name. The id
+    _OF_ALL stands for reasons in every framework, the name _OTHERWISE for all other rules of a
+    stack."""
     sources: Mapping[str, Mapping[str, str]] = read_json("models", "data/rule_sources.json")
     return sources

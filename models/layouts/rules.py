@@ -41,13 +41,13 @@ broken."""
 RULES_BY_NAME: dict[str, Rule] = {rule.name: rule for rule in RULES}
 
 
-def lifted(problem: Problem, layout: Layout) -> Problem:
-    """Return the problem with those limits of its stack raised that keep a stated layout (one that
-    a caller gives) from being searched (rules of the kind "search"). The framework itself runs such
-    a layout."""
+def lift_search_limits(problem: Problem, layout: Layout) -> Problem:
+    """Return the problem with the limits of its stack raised as far as this layout needs. They only
+    keep the search small (rules of the kind "search"): the framework runs layouts beyond them, so a
+    layout that a caller gives must be predicted all the same."""
     row = Layouts.of([layout])
-    of_search = (rule for rule in RULES if rule.kind == "search")
-    broken = {rule.name for rule in of_search if not np.all(rule.test(problem, row))}
+    search_rules = (rule for rule in RULES if rule.kind == "search")
+    broken = {rule.name for rule in search_rules if not np.all(rule.test(problem, row))}
     if not broken:
         return problem
     raised: dict[str, Any] = {}

@@ -31,17 +31,18 @@ def _zero_stage_message(problem: Problem, layout: Layout) -> str:
 def _sharding_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack has the ZeRO stage, also beside replicas where there are some."""
     is_hybrid = (layouts.dp_replicate > 1) & (layouts.dp_shard > 1)
-    # Stages that the stack runs and no search tries: sharding_searched refuses these.
-    others = problem.stack.unsearched_zero_stages
-    is_offered = is_one_of(layouts.zero_stage, (*problem.stack.zero_stages, *others))
-    goes_with_replicas = is_one_of(layouts.zero_stage, (*problem.stack.hybrid_stages, *others))
+    # Stages that the stack runs and no search tries pass here: sharding_searched refuses them.
+    unsearched = problem.stack.unsearched_zero_stages
+    is_offered = is_one_of(layouts.zero_stage, (*problem.stack.zero_stages, *unsearched))
+    goes_with_replicas = is_one_of(layouts.zero_stage, (*problem.stack.hybrid_stages, *unsearched))
     return is_offered & (~is_hybrid | goes_with_replicas)
 
 
 def _sharding_searched(problem: Problem, layouts: Layouts) -> Array:
     """The ZeRO stage is one of `stack.zero_stages`, also where the stack runs others."""
-    others = set(problem.stack.unsearched_zero_stages) - set(problem.stack.zero_stages)
-    return ~is_one_of(layouts.zero_stage, others)
+    # Stages that the stack lacks altogether pass here: sharding_offered refuses them.
+    unsearched = set(problem.stack.unsearched_zero_stages) - set(problem.stack.zero_stages)
+    return ~is_one_of(layouts.zero_stage, unsearched)
 
 
 def _unsearched_zero_message(problem: Problem, layout: Layout) -> str:
@@ -136,8 +137,10 @@ def _zero_experts_message(problem: Problem, layout: Layout) -> str:
 
 def _sharding_axes_need_zero_3(problem: Problem, layouts: Layouts) -> Array:
     """The axes of context and expert parallelism need ZeRO stage 3 where they shard parameters."""
-    beside = (layouts.cp > 1) | (layouts.ep > 1)
-    return (layouts.zero_stage == 3) | ~beside | (not problem.stack.shards_over_context_and_experts)
+    if not problem.stack.shards_over_context_and_experts:
+        return holds_for_all(layouts)
+    uses_these_axes = (layouts.cp > 1) | (layouts.ep > 1)
+    return (layouts.zero_stage == 3) | ~uses_these_axes
 
 
 def _zero_sharding_axes_message(problem: Problem, layout: Layout) -> str:

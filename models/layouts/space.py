@@ -101,7 +101,7 @@ _VARIANT_RULES = (
     "offload_in_pipeline",
     "offload_needs_sharding",
 )
-_ON_ANY_CLUSTER = ("policies", "offered", "experts", "legal_variants")
+_ON_ANY_CLUSTER = ("policies", "offered", "expert_pairs", "legal_variants")
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Space:
             "micro_batch": len(self._micro_batches),
             "schedule": len(self.policies.schedules),
             "sharding": len(self.policies.shardings),
-            # memory policies, under full recompute with every number of layers
+            # Memory policies. Full recompute counts once for every number of layers.
             "saving": int(self.policies.counts.sum()),
         }
 
@@ -218,13 +218,14 @@ class Space:
         )
 
     @property
-    def placements(self) -> int:
-        """The number of placements that a mesh has on the fabric, before any rule."""
+    def num_placements(self) -> int:
+        """The number of placements that a mesh has on the fabric, before any rule or constraint:
+        orders of its axes times, on a torus, orders in which devices are numbered."""
         return self.cardinality["placement"] * self.cardinality["torus_filling"]
 
     @property
-    def allowed_placements(self) -> int:
-        """The number of placements of a mesh that the constraints allow."""
+    def num_allowed_placements(self) -> int:
+        """The number of placements of a mesh on the fabric that the constraints allow."""
         return self.cardinality["placement"] * len(self.fillings)
 
     @property
@@ -255,13 +256,15 @@ class Space:
         # Only ZeRO 3 gathers parameters, which are then dropped after use or kept.
         shardings = [Layout(zero_stage=stage) for stage in range(4)]
         shardings.append(Layout(zero_stage=3, reshard=False))
+        # Full recompute may be of any number of layers.
+        is_full = memory_policies.recompute == FULL
         return Policies(
-            # A V has two virtual stages, also in stacks that do not interleave.
-            _schedules(max(self.problem.stack.max_virtual_stages, 2)),
-            Layouts.of(shardings),
-            memory_policies,
-            np.where(memory_policies.recompute == FULL, self.problem.architecture.num_layers, 1),
-            self._has_open_layers(memory_policies),
+            # ZB-V has two virtual stages, also in stacks that do not interleave.
+            schedules=_schedules(max(self.problem.stack.max_virtual_stages, 2)),
+            shardings=Layouts.of(shardings),
+            memory_policies=memory_policies,
+            counts=np.where(is_full, self.problem.architecture.num_layers, 1),
+            open=self._may_choose_num_layers(memory_policies),
         )
 
     def _require_modules(self, asked: tuple[str, ...]) -> None:
@@ -290,7 +293,7 @@ class Space:
         )
         weight = len(schedules) * len(shardings)
         memory_policies, counts = self._offered_memory_policies(refused, weight)
-        open_layers = self._has_open_layers(memory_policies)
+        open_layers = self._may_choose_num_layers(memory_policies)
         # A plus drops the names that have refused nothing.
         return Policies(schedules, shardings, memory_policies, counts, open_layers), +refused
 
@@ -299,7 +302,9 @@ class Space:
         numbers of recomputed layers each stands for. Every number that a constraint or rule refuses
         is counted in `refused` as `weight` layouts."""
         memory_policies, counts = self.policies.memory_policies, self.policies.counts
-        for name, most in self._most_counts(memory_policies):
+        # Each constraint or rule leaves a policy at most some of its numbers of recomputed layers.
+        # A policy that is left none is refused.
+        for name, most in self._most_layer_choices(memory_policies):
             left = np.minimum(counts, most)
             refused[name] += int((counts - left).sum()) * weight
             counts = left
@@ -315,21 +320,23 @@ class Space:
         recompute and gives no number means all."""
         layers = self.problem.architecture.num_layers
         allowed = self.constraints.allowed
-        otherwise = (0,) if "recompute" in allowed else range(layers)
-        numbers = allowed.get("recompute_layers", otherwise)
-        possible = {number or layers for number in numbers if number < layers}  # 0 means all
+        # In constraints and layouts 0 means all layers of a chunk.
+        default = (0,) if "recompute" in allowed else range(layers)
+        numbers = allowed.get("recompute_layers", default)
+        possible = {number or layers for number in numbers if number < layers}
         return np.array(sorted(possible), dtype=np.int64)
 
     @property
     def may_recompute_all(self) -> bool:
-        """Say whether the constraints allow all layers of a chunk to be recomputed."""
+        """Say whether the constraints allow all layers of a chunk to be recomputed.
+        `recompute_layers` writes that as the number of layers of the model."""
         return bool((self.recompute_layers == self.problem.architecture.num_layers).any())
 
-    def _most_counts(self, memory_policies: Layouts) -> Iterator[tuple[str, Array]]:
+    def _most_layer_choices(self, memory_policies: Layouts) -> Iterator[tuple[str, Array]]:
         """Yield the name of each constraint and rule, with the number of choices for how many
         layers to recompute that it leaves to each memory policy at most, (memory policies,)."""
-        # A policy without full recompute stands for one layout: any number above 0 leaves it, and 0
-        # refuses it.
+        # Full recompute has at most `layers` choices. A policy without it has one: any number above
+        # 0 leaves it, and 0 refuses it.
         layers = self.problem.architecture.num_layers
         for knob in ("recompute", "offload_activations", "offload_optimizer"):
             yield f"constraints.{knob}", layers * self._is_allowed(memory_policies, knob)
@@ -338,17 +345,18 @@ class Space:
         yield "constraints.recompute_layers", most
         for name in ("recompute_offered", "modules_offered", "modules_exist", "offload_offered"):
             yield name, layers * self._obeys(name, memory_policies)
-        may_be_any = self._has_open_layers(memory_policies) | ~is_full
+        may_be_any = self._may_choose_num_layers(memory_policies) | ~is_full
         yield "recompute_layers_offered", np.where(may_be_any, layers, int(self.may_recompute_all))
 
-    def _has_open_layers(self, memory_policies: Layouts) -> Array:
+    def _may_choose_num_layers(self, memory_policies: Layouts) -> Array:
         """Return for each memory policy whether the search may choose how many layers it
         recomputes. That needs full recompute without offload of activations, in a stack that takes
         such a number."""
         layers = self.problem.architecture.num_layers
-        may_be_fewer = self.recompute_layers.min(initial=layers) < layers
-        fewer = self.problem.stack.recompute_layers and may_be_fewer
-        return (memory_policies.recompute == FULL) & ~memory_policies.offload_activations & fewer
+        is_full = memory_policies.recompute == FULL
+        allows_fewer = self.recompute_layers.min(initial=layers) < layers
+        may_be_fewer = self.problem.stack.recompute_layers and allows_fewer
+        return is_full & ~memory_policies.offload_activations & may_be_fewer
 
     def _is_undominated(self, memory_policies: Layouts) -> Array:
         """Return for each memory policy whether to keep it. It is dropped where another one
@@ -365,20 +373,20 @@ class Space:
         ).tolist()
 
         def dominates(better: int, other: int) -> bool:
-            """Say whether policy `better` makes `other` superfluous. Of two that recompute the
-            same, the first does."""
+            """Say whether policy `better` makes `other` superfluous: it keeps the same activations
+            and recomputes less. Of two that recompute the same, the first does."""
             if better == other or offloads[better] != offloads[other]:
                 return False
             # Full recompute keeps least, so that nothing replaces it. Other policies are compared
             # only if they keep equally many bytes: they may differ in pieces of a layer
             # (models.spec.recompute.PIECES) that keep nothing.
             by_kind = list(zip(recomputed[better], recomputed[other], strict=True))
-            if any(mine.whole or its.whole for mine, its in by_kind):
+            if any(mine.whole or theirs.whole for mine, theirs in by_kind):
                 return False
-            if any((mine.pieces ^ its.pieces) - keeps_nothing for mine, its in by_kind):
+            if any((mine.pieces ^ theirs.pieces) - keeps_nothing for mine, theirs in by_kind):
                 return False
-            repeats_no_more = all(mine.pieces <= its.pieces for mine, its in by_kind)
-            repeats_less = any(mine.pieces < its.pieces for mine, its in by_kind)
+            repeats_no_more = all(mine.pieces <= theirs.pieces for mine, theirs in by_kind)
+            repeats_less = any(mine.pieces < theirs.pieces for mine, theirs in by_kind)
             return repeats_no_more and (repeats_less or better < other)
 
         rows = range(len(memory_policies))
@@ -391,7 +399,8 @@ class Space:
         variants = self.offered[0].variants
         classes = 1 << len(_CLASS_DEGREES)
         mesh, variant = np.indices((classes, len(variants))).reshape(2, -1)
-        # Of each class the smallest mesh is tested, whose degrees are 1 or 2.
+        # The rules ask only which degrees are above 1. So the smallest mesh of each class, with
+        # degrees of 1 or 2, stands for all.
         degrees = {
             degree: 1 + (mesh >> bit & 1) for bit, degree in enumerate(reversed(_CLASS_DEGREES))
         }
@@ -409,21 +418,23 @@ class Space:
         rejected: Counter[str] = Counter()
         count = self.cardinality
         # The layouts that would grow from a trunk, for each division of its dp.
-        below = count["ep"] * count["etp"] * self.placements * len(self.policies)
-        rows = self._legal_degrees(rejected, below * count["micro_batch"])
-        rows = self._cross_micro_batches(rows, rejected, below)
+        per_split = count["ep"] * count["etp"] * self.num_placements * len(self.policies)
+        rows = self._legal_degrees(rejected, per_split * count["micro_batch"])
+        rows = self._cross_micro_batches(rows, rejected, per_split)
         micro_batches = rows.num_micro_batches(self.problem.workload.global_batch)
+        # Rules of schedules depend only on a trunk's chain: its stages and micro-batches.
         trunk_of_chain, chains = distinct(rows.pp, micro_batches)
         breaks = self._broken_schedule_rules(rows.take(trunk_of_chain))
         # Trunks whose chain has no legal schedule are dropped. Their layouts are counted under what
         # refuses each schedule: a constraint, or else the first rule that is broken.
         has_schedule = np.asarray((breaks < 0).any(axis=1))
-        meshes = np.bincount(chains, self.splits(rows), len(breaks)).astype(np.int64)[~has_schedule]
+        meshes = np.bincount(chains, self.num_dp_splits(rows), len(breaks)).astype(np.int64)
+        dropped = meshes[~has_schedule]
         refused = Counter[str]()
-        self._filter(self.policies.schedules, refused, int(meshes.sum()), knobs=SCHEDULE_KNOBS)
-        refused += first_refusals(breaks[~has_schedule], meshes)
-        # `refused` counts each schedule by itself, and `below` all of them.
-        rejected += scaled(refused, below // count["schedule"])
+        self._filter(self.policies.schedules, refused, int(dropped.sum()), knobs=SCHEDULE_KNOBS)
+        refused += first_refusals(breaks[~has_schedule], dropped)
+        # `refused` counts each schedule by itself, and `per_split` all of them.
+        rejected += scale_counts(refused, per_split // count["schedule"])
         usable = has_schedule[chains]
         renumbered = np.cumsum(has_schedule) - 1
         trunk_of_chain = trunk_of_chain[has_schedule]
@@ -435,7 +446,7 @@ class Space:
             breaks=breaks[has_schedule],
         ), rejected
 
-    def splits(self, rows: Layouts) -> Array:
+    def num_dp_splits(self, rows: Layouts) -> Array:
         """Return the number of ways to divide the dp of each row into dp_replicate and dp_shard,
         (n,): 3 for dp 4."""
         degrees, counts, _ = self._divisors
@@ -450,30 +461,32 @@ class Space:
         counts = [len(numbers) for numbers in divisors_of_degree]
         return np.array(degrees), np.array(counts), np.concatenate(divisors_of_degree)
 
-    def _legal_degrees(self, rejected: Counter[str], below: int) -> Layouts:
+    def _legal_degrees(self, rejected: Counter[str], weight: int) -> Layouts:
         """Return the legal degrees of tp, cp, pp and data parallelism, with and without sequence
-        parallelism. A row that a rule refuses is counted in `rejected` as `below` layouts for every
-        division of its dp."""
+        parallelism. A row that a rule refuses is counted in `rejected` as `weight` layouts for
+        every division of its dp, as many as would have grown from it."""
         table = factorisations(self.problem.cluster.num_devices, 4)
+        # All rows without sequence parallelism come first, then all with it.
         columns = dict(zip(("tp", "cp", "pp", "dp_shard"), np.tile(table, (2, 1)).T, strict=True))
         columns["sequence_parallel"] = np.repeat(np.array([False, True]), len(table))
         rows = default_layouts(2 * len(table)).with_columns(**columns)
-        weights = self.splits(rows) * below
+        weights = self.num_dp_splits(rows) * weight
         knobs = ("pp", "dp", "cp", "tp", "sequence_parallel")
         return self._filter(rows, rejected, weights, knobs=knobs, rules=_DEGREE_RULES)
 
-    def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], below: int) -> Layouts:
-        """Return legal degrees with every allowed micro-batch that divides the batch. A pair that
-        is refused is counted in `rejected` as `below` layouts for every division of its dp. Raise
-        TooLarge above MAX_TRUNKS."""
+    def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], weight: int) -> Layouts:
+        """Return the trunks: every row of legal degrees with every allowed micro-batch that divides
+        the batch. A refused trunk is counted in `rejected` as `weight` layouts for every division
+        of its dp, as many as would have grown from it. Raise TooLarge above MAX_TRUNKS."""
         sizes = np.array(self._micro_batches)
-        degrees = self._divisors[0]
-        sequences = self.problem.workload.global_batch // degrees
-        divides = (sequences[:, None] % sizes == 0)[np.searchsorted(degrees, rows.dp)]
+        dp_degrees = self._divisors[0]
+        sequences_per_rank = self.problem.workload.global_batch // dp_degrees
+        divides_by_dp = sequences_per_rank[:, None] % sizes == 0
+        divides = divides_by_dp[np.searchsorted(dp_degrees, rows.dp)]  # (rows, sizes)
         if (trunks := int(divides.sum())) > MAX_TRUNKS:
             chips = self.problem.cluster.num_chips
             raise TooLarge(chips, trunks, "degrees with their micro-batches", MAX_TRUNKS)
-        weights = self.splits(rows) * below
+        weights = self.num_dp_splits(rows) * weight
         rejected["batch_divides"] += int((weights * (~divides).sum(axis=1)).sum())
         # Transposed, so that trunks which differ in pp only still follow each other.
         size, row = np.nonzero(divides.T)
@@ -500,12 +513,13 @@ class Space:
     # -- cores
 
     @cached_property
-    def experts(self) -> tuple[Layouts, Counter[str]]:
+    def expert_pairs(self) -> tuple[Layouts, Counter[str]]:
         """The legal pairs of ep and etp, as layouts that are default in all else, and the number of
         pairs that each rule refuses."""
         pairs = np.array(list(product(self._expert_degrees, self._expert_tensor_degrees)))
         rows = default_layouts(len(pairs)).with_columns(ep=pairs[:, 0], etp=pairs[:, 1])
         refused: Counter[str] = Counter()
+        # Every refused pair counts as one.
         return self._filter(rows, refused, 1, knobs=("ep", "etp"), rules=_EXPERT_RULES), refused
 
     @cached_property
@@ -528,10 +542,12 @@ class Space:
         degrees, counts, all_divisors = self._divisors
         start = np.cumsum(counts) - counts
         degree = np.searchsorted(degrees, cores.dp)
+        # One row for each core and each divisor of its dp.
         parent, position = expand_ranges(start[degree], counts[degree])
         rows, shards = cores.take(parent), all_divisors[position]
         rows = rows.with_columns(dp_shard=shards, dp_replicate=rows.dp // shards)
         legal = self._obeys("experts_fold_over_dense_axes", rows)
+        # A mesh needs some sharding with some memory policy that is legal on it.
         legal &= np.asarray(self.legal_variants.any(axis=1))[mesh_class(rows)]
         for knob in ("dp_replicate", "dp_shard"):
             legal &= self._is_allowed(rows, knob)
@@ -549,6 +565,7 @@ class Space:
         is_legal = fits_torus(self.problem, placed) & equal_data_parallel(self.problem, rows)
         # `distinct` names the last of equal rows. Rows are reversed, so that it is the first.
         backwards = np.flatnonzero(is_legal)[::-1]
+        # Two rows have the same code of an axis where its groups use the same links.
         links = [getattr(placed, axis).code[backwards] for axis in LayoutGroups.__slots__]
         first, _ = distinct(parent[backwards], *links)
         return rows.take(np.sort(backwards[first]))
@@ -566,6 +583,8 @@ class Space:
         if allowed is None:
             return np.ones(len(rows), dtype=bool)
         if knob == "recompute":
+            # A number codes the kind ("none", "selective", "full") and its modules. Constraints
+            # name kinds.
             names = [decode_policy(int(number))[0] for number in rows.recompute]
             return np.array([name in allowed for name in names], dtype=bool)
         if knob == "schedule":
@@ -600,7 +619,7 @@ class Space:
         trunks = self.trunks[0].rows
         if with_pipeline is not None:
             trunks = trunks.take((trunks.pp > 1) == with_pipeline)
-        experts, _ = self.experts
+        experts, _ = self.expert_pairs
         policies, _ = self.offered
         if not (len(trunks) and len(experts) and len(policies) and len(self.fillings)):
             return False
@@ -632,8 +651,9 @@ def first_refusals(breaks: Array, meshes: Array) -> Counter[str]:
     return +Counter(refused)  # without zeros
 
 
-def scaled(counts: Counter[str], factor: int) -> Counter[str]:
-    """Return the counts times a factor, such as the number of layouts that each counts for."""
+def scale_counts(counts: Counter[str], factor: int) -> Counter[str]:
+    """Return the counts times a factor. A refused trunk, for example, counts as often as there are
+    layouts that would have grown from it."""
     return Counter({name: count * factor for name, count in counts.items()})
 
 
@@ -678,13 +698,15 @@ def _schedules(most_virtual_stages: int) -> Layouts:
 
 @cache
 def placement_lists(offered: tuple[tuple[str, ...], ...]) -> tuple[Array, Array, Array]:
-    """Return lists of placement numbers, one list after the other; where each list begins; and its
-    length. `offered` are the placements of a stack, all where it is empty.
+    """Return the placements that a search tries for a mesh: lists of their numbers, one list after
+    the other; where each list begins; and its length. `offered` are the placements of a stack, all
+    where it is empty.
 
     There is a list for every set of axes with a degree above 1 (as in `active_axes`). It has one
     placement for each order of these axes that is offered. As many lists follow that keep only
     placements with the pipeline's axis outermost.
     """
+    # Of placements that order these axes alike, only the first is tried.
     is_first_of_order = equivalent_placements() == np.arange(len(PLACEMENTS))
     is_listed = offered_orders(offered) & is_first_of_order
     is_listed = np.concatenate([is_listed, is_listed & pipeline_outermost()])

@@ -150,8 +150,9 @@ def _term_evidence(
 
 def extrapolates(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
     """Return for each of n layouts whether it has some quantity outside the range of all runs, or
-    outside that of the runs on the chip's generation, (n,). It is true for all layouts where the
-    profile's runs are all on other generations, or where nothing has been measured on the chip."""
+    outside that of the runs on the chip's generation, (n,): intervals are wider there. It is true
+    for all layouts where the profile's runs are all on other generations, or where nothing has been
+    measured on the chip."""
     is_unmeasured = problem.cluster.chip.is_data_sheet_only
     has_runs = _has_runs_on_generation(problem, profile)
     result = np.full(len(layouts), is_unmeasured or not has_runs)
@@ -312,7 +313,8 @@ def _exercising_runs(
     problem: Problem, runs: Sequence[FittedRun], profile: Profile
 ) -> dict[str, list[FittedRun]]:
     """Return, by term, the runs that exercise it: those in which it is predicted to take at least
-    EXERCISED_SHARE of the measured time or memory. All runs are of the same problem."""
+    EXERCISED_SHARE of the step time or memory, and in which that was measured. All runs are of the
+    same problem."""
     layouts = Layouts.of([run.layout for run in runs])
     predicted = predict(problem, layouts, profile.coefficients(problem.scopes))
     has_step_time = np.array([run.has_step_time for run in runs])

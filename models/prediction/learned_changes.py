@@ -44,9 +44,9 @@ def learned_changes(problem: Problem, layout: Layout, profile: Profile) -> Learn
     if influences is None:
         return None
     rows = predictions_of(problem, profile, layout).rows
-    coefficients = _coefficients(profile, influences, problem.scopes)
+    coefficients = _without_shifts(profile, influences, problem.scopes)
     step_time_s = step_costs_under_each(rows, coefficients).step_time_s
-    # The first step time is that of the profile as it is (_coefficients).
+    # The first step time is that of the profile as it is, the others are those without a shift.
     whole, *by_group = (step_time_s[0] / step_time_s[1:] - 1).tolist()
     return LearnedChanges(
         against_version=influences.against_version,
@@ -56,12 +56,13 @@ def learned_changes(problem: Problem, layout: Layout, profile: Profile) -> Learn
 
 
 @cached_by_identity(_CACHED_SCOPES, objects=2)
-def _coefficients(profile: Profile, influences: Influences, scopes: tuple[str, ...]) -> Array:
+def _without_shifts(profile: Profile, influences: Influences, scopes: tuple[str, ...]) -> Array:
     """Return records of coefficients, (2 + groups,): first as the profile has them, then with the
     whole shift from the version before taken off, then with the shift of one group each taken off.
     """
-    unmoved = (0.0,) * len(influences.terms)
-    taken_off = [unmoved, influences.shift, *(group.shift for group in influences.groups)]
+    no_shift = (0.0,) * len(influences.terms)
+    taken_off = [no_shift, influences.shift, *(group.shift for group in influences.groups)]
+    # An array (2 + groups,) by term, which is added to the term's mean.
     offsets = dict(zip(influences.terms, -np.array(taken_off).T, strict=True))
     coefficients = profile.coefficients(scopes, offsets)
     # Where no shifted term is in these scopes there is one record, which stands for all.

@@ -237,7 +237,10 @@ class _KnownSpreads(NamedTuple):
 
 @cached_by_identity(_CACHED_SPREADS, objects=2)
 def _known_spreads(profile: Profile, problem: Problem) -> _KnownSpreads:
-    """Return the spreads that a profile has for a problem, which no layout changes."""
+    """Return the spreads that a profile has for a problem. No layout changes them, so they are
+    worked out once."""
+    # Coefficients that no run on this chip or stack informed get an offset of mean zero here, whose
+    # spread widens the intervals.
     widened = profile.with_offsets(problem.scopes)
     return _KnownSpreads(
         profile=widened,
@@ -256,7 +259,8 @@ def _unknown_variances(rows: LayoutRows, draws: Array) -> Array:
     hides in the mean case can only slow a step down, so the distribution may be narrower towards
     faster. The variance towards faster is then that of this narrower side.
     """
-    # Halves of the central 80%: at most the half towards faster, and the mean of both.
+    # Half of the width of the central 80%. Towards faster it is less where the median lies nearer
+    # to the low end.
     low, middle, high = _quantiles(_drawn_log_times(rows, draws), [0.1, 0.5, 0.9])
     half_width = (high - low) / 2
     half_widths = np.array([np.minimum(middle - low, half_width), half_width])
@@ -308,6 +312,7 @@ def _drawn_log_times(rows: LayoutRows, draws: Array) -> Array:
 def _draws_of_unknown_terms(profile: Profile, scopes: tuple[str, ...]) -> Array:
     """Return records of coefficients, (_DRAWS,). Each has other random values of the terms that no
     run informed, with their spreads; all other terms are at their mean."""
+    # The fixed seed makes equal questions get equal answers.
     generator = np.random.default_rng(0)
     draws = {
         term.key: term.spread * generator.standard_normal(_DRAWS)

@@ -76,8 +76,8 @@ def timeline(
     coefficients = profile.coefficients(problem.scopes)
     predicted = predict(problem, rows, coefficients)
     time = {name: float(seconds[0]) for name, seconds in predicted.time.items()}
-    of_micro_batches = int(rows.num_micro_batches(problem.workload.global_batch)[0])
-    shown = _micro_batches_shown(layout, of_micro_batches, micro_batches)
+    all_micro_batches = int(rows.num_micro_batches(problem.workload.global_batch)[0])
+    shown = _micro_batches_shown(layout, all_micro_batches, micro_batches)
     data_parallel_s = float(predicted.once_s[0])
     operations = run_schedule(layout, shown, _operation_seconds(problem, layout, coefficients))
     events = [
@@ -96,15 +96,16 @@ def timeline(
     events += _events_after_pipeline(layout.pp, pipeline_s, time_after)
     events.sort(key=lambda event: (event.stage, event.start_s, event.end_s))
     closed_form_s = None
-    if shown == of_micro_batches:
-        # The prediction's terms without what follows the pipeline, once a step.
+    if shown == all_micro_batches:
+        # The prediction's own figure for pipeline_s, to compare: its terms without those of what
+        # follows the pipeline once a step.
         in_pipeline = [seconds for name, seconds in time.items() if name not in _AFTER_PIPELINE]
         closed_form_s = sum(in_pipeline) - data_parallel_s
     return Timeline(
         events=tuple(events),
         stages=layout.pp,
         micro_batches=shown,
-        of_micro_batches=of_micro_batches,
+        of_micro_batches=all_micro_batches,
         pipeline_s=pipeline_s,
         closed_form_s=closed_form_s,
         step_time_s=float(predicted.step_time_s[0]),
@@ -164,12 +165,12 @@ def _operation_seconds(
     parts = LayoutParts.of(problem, layout, coefficients)
     chunks = _parts_of_chunks(problem, Layouts.of([layout]))
     forward = np.array([parts.forward_s[chunk].sum() for chunk in chunks])
-    both = np.array([parts.both_s[chunk].sum() for chunk in chunks])
+    forward_backward = np.array([parts.both_s[chunk].sum() for chunk in chunks])
     weights = np.array([parts.weights_s[chunk].sum() for chunk in chunks])
     return {
         "F": forward + parts.send_s,
-        "B": both - forward + parts.send_s,
-        "W": np.maximum(weights, 0.0),
+        "B": forward_backward - forward + parts.send_s,
+        "W": np.maximum(weights, 0.0),  # a difference of two sums, which rounding may turn negative
     }
 
 

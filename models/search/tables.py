@@ -49,7 +49,7 @@ from models.layouts.space import (
     first_refusals,
     mesh_class,
     placement_lists,
-    scaled,
+    scale_counts,
     with_experts,
 )
 from models.search.compiled_tables import CompiledTables, Meshes, MeshScratch, PolicyTables
@@ -106,7 +106,7 @@ class SearchTables:
         self.pruned_by_memory = 0
         self.trunks, rejected = space.trunks
         self.rejected = rejected.copy()
-        self.experts, refused_pairs = space.experts
+        self.experts, refused_pairs = space.expert_pairs
         self.policies, refused_policies = space.offered
         rows = self.trunks.rows
         if not (len(rows) and len(self.experts) and len(self.policies) and len(space.fillings)):
@@ -115,7 +115,7 @@ class SearchTables:
             chips = self.problem.cluster.num_chips
             raise TooLarge(chips, cores, "meshes with their expert degrees", MOST_CORES)
         # The meshes in all placements that grow from a trunk with one pair of expert degrees.
-        self.placed_meshes = space.splits(rows) * space.allowed_placements
+        self.placed_meshes = space.num_dp_splits(rows) * space.num_allowed_placements
         self._count_refused(refused_pairs, refused_policies)
         self.legal_variants = space.legal_variants
         self.legal_schedules = self._drop_schedules()
@@ -130,11 +130,11 @@ class SearchTables:
         # A layout counts for what refuses it first: its placement, then its pair, then its policy.
         # Refused placements therefore count with all pairs, and refused pairs with all policies.
         all_pairs = len(self.experts) + sum(refused_pairs.values())
-        placed_anywhere = int(space.splits(self.trunks.rows).sum()) * space.placements
+        placed_anywhere = int(space.num_dp_splits(self.trunks.rows).sum()) * space.num_placements
         refused_placements = (placed_anywhere - placed_meshes) * all_pairs * len(space.policies)
         self.rejected["constraints.torus_block"] += refused_placements
-        self.rejected += scaled(refused_pairs, placed_meshes * len(space.policies))
-        self.rejected += scaled(refused_policies, placed_meshes * len(self.experts))
+        self.rejected += scale_counts(refused_pairs, placed_meshes * len(space.policies))
+        self.rejected += scale_counts(refused_policies, placed_meshes * len(self.experts))
 
     def at_fit_probability(self, probability: float) -> SearchTables:
         """Return the tables for layouts that must fit with this probability. Legality and cost do
@@ -204,7 +204,7 @@ class SearchTables:
         meshes = np.bincount(trunks.chains, self.placed_meshes, len(trunks.pp)).astype(np.int64)
         dropped = first_refusals(trunks.breaks[:, ~used], meshes * len(self.experts))
         policies_per_schedule = len(self.policies.shardings) * int(self.policies.counts.sum())
-        self.rejected += scaled(dropped, policies_per_schedule)
+        self.rejected += scale_counts(dropped, policies_per_schedule)
         self.policies = replace(self.policies, schedules=self.policies.schedules.take(used))
         # Columns that are taken by index come in Fortran order, or in C order where there is a
         # single row. Every function that reads them would be compiled for both.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from models.errors import Invalid
-from models.layouts.rules import lifted, require_legal
+from models.layouts.rules import lift_search_limits, require_legal
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from service.resolve.recommended_layouts import RecommendedLayouts
@@ -85,8 +85,8 @@ def legal_run(
     catalogue. Raises an error where the layout is no longer legal: an answer may be older than a
     rule."""
     layout = layout_fields.build()
-    # Limits on the search do not bind a layout that is stated: `lifted` raises those it exceeds.
-    problem = lifted(resolver.resolve(question).problem, layout)
+    # Limits on the search do not bind a layout that is stated: those that it exceeds are raised.
+    problem = lift_search_limits(resolver.resolve(question).problem, layout)
     require_legal(problem, layout)
     return problem, layout
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from models.errors import DomainError, Invalid, UnknownName
-from models.layouts.rules import lifted
+from models.layouts.rules import lift_search_limits
 from models.spec import catalogue
 from models.spec.architecture import Architecture
 from models.spec.hardware import Chip, Cluster, Fabric
@@ -138,7 +138,7 @@ class ResolvedQuestion:
     def for_layouts(self, layouts: Iterable[Layout]) -> ResolvedQuestion:
         """Returns this question without those limits on the search that the given layouts exceed:
         what a caller states need not be searched."""
-        problem = reduce(lifted, layouts, self.problem)
+        problem = reduce(lift_search_limits, layouts, self.problem)
         return self if problem is self.problem else replace(self, problem=problem)
 
     def with_answered_problem(self, problem: Problem) -> ResolvedQuestion:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from models.errors import DomainError, Invalid
-from models.layouts.rules import lifted, require_legal
+from models.layouts.rules import lift_search_limits, require_legal
 from models.spec.hardware import GIB
 from models.spec.layout import Layout
 from models.spec.problem import Problem
@@ -119,7 +119,7 @@ class StoredRuns:
             problem = self._problem({name: request[name] for name in Question.model_fields})
             layout = read_stored(LayoutFields, request["layout"]).build()
             # The limits that keep a search small do not bind a layout that has run.
-            problem = lifted(problem, layout)
+            problem = lift_search_limits(problem, layout)
             require_legal(problem, layout)
             self._by_run_hash[report.run_hash] = problem, layout
         return self._by_run_hash[report.run_hash]

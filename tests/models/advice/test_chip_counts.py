@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from models.advice.chip_counts import Attempt, attempts, clusters_with_devices
+from models.advice.chip_counts import Attempt, attempt_each, clusters_with_devices
 from models.errors import Infeasible, TooLarge
 from models.search.result import NothingFaster
 from models.spec import catalogue
@@ -22,7 +22,7 @@ def solve(cluster: Cluster) -> int:
 
 
 def test_attempts_tell_what_is_too_large_from_what_has_no_answer() -> None:
-    assert [*attempts(CLUSTERS, solve, lambda: True)] == [
+    assert [*attempt_each(CLUSTERS, solve, lambda: True)] == [
         Attempt(CLUSTERS[0], too_large=True),
         Attempt(CLUSTERS[1]),
         Attempt(CLUSTERS[2], 24),
@@ -33,12 +33,12 @@ def test_a_cluster_on_which_nothing_fits_has_no_answer() -> None:
     def refuse(cluster: Cluster) -> int:
         raise Infeasible("memory", "nothing fits")
 
-    assert [*attempts(CLUSTERS[:1], refuse, lambda: True)] == [Attempt(CLUSTERS[0])]
+    assert [*attempt_each(CLUSTERS[:1], refuse, lambda: True)] == [Attempt(CLUSTERS[0])]
 
 
 def test_attempts_end_with_the_time() -> None:
     time_left = iter((True, True, False))
-    tried = [*attempts(CLUSTERS, solve, lambda: next(time_left))]
+    tried = [*attempt_each(CLUSTERS, solve, lambda: next(time_left))]
     assert [attempt.cluster for attempt in tried] == CLUSTERS[:2]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from models.errors import Invalid
-from models.layouts.rules import RULES_BY_NAME, broken_rules, lifted, require_legal
+from models.layouts.rules import RULES_BY_NAME, broken_rules, lift_search_limits, require_legal
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from service.formats.huggingface import read
@@ -525,7 +525,7 @@ def test_a_stated_layout_may_be_beyond_what_is_searched(
     broken = broken_rules(asked, layout)
     assert {rule.kind for rule in broken} == {"search"}
     assert all("stack." in rule.message(asked, layout) for rule in broken)  # what lifts the limit
-    require_legal(lifted(asked, layout), layout)
+    require_legal(lift_search_limits(asked, layout), layout)
 
 
 @pytest.mark.parametrize(
@@ -540,7 +540,7 @@ def test_a_stated_layout_may_be_beyond_what_is_searched(
 def test_what_a_framework_does_not_have_stays_refused(stack: str, knobs: dict[str, Any]) -> None:
     asked = problem("llama-3-70b", ("h100", 16), stack, seq_len=4096, global_batch=128)
     layout = Layout(**knobs)
-    assert lifted(asked, layout) == asked
+    assert lift_search_limits(asked, layout) == asked
     assert "framework" in {rule.kind for rule in broken_rules(asked, layout)}
 
 
