@@ -75,7 +75,8 @@ def spread_of_sources(
 
 def _mean_square_of_nearest() -> float:
     """Return the mean square of a standard normal variable, given that it lies in the central
-    _NEAREST of its distribution."""
+    _NEAREST of its distribution. Over it, the mean square of the nearest medians is the variance of
+    all."""
     normal = NormalDist()
     end = normal.inv_cdf((1 + _NEAREST) / 2)
-    return 1 - 2 * end * normal.pdf(end) / _NEAREST
+    return 1 - 2 * end * normal.pdf(end) / _NEAREST  # variance of a truncated normal

@@ -95,8 +95,9 @@ def _segmented(residuals: Array, start: int, significance: float) -> list[int]:
 
 
 def _refined(residuals: Array, splits: list[int], significance: float) -> list[int]:
-    """Return the splits, each found again between the split before it and the next one. A split
-    that is then no longer significant is left out."""
+    """Return the splits, each found again between the split before it and the next one, because it
+    was first found in a stretch that other changes may have blurred. A split that is then no longer
+    significant is left out."""
     refined: list[int] = []
     next_splits = [*splits[1:], len(residuals)]
     for _, end in zip(splits, next_splits, strict=False):

@@ -172,7 +172,7 @@ def _attention(attention: Attention | None, hidden: int, seq_len: float) -> dict
     if attention is None:
         return {"num_key_value_heads": 1.0}
     indexer = attention.indexer
-    scored = attention.mean_scored(seq_len)
+    scored = attention.mean_scored_keys(seq_len)
     # The results of the indexer and of pooling. Latents, which "_down" gives, count apart.
     index_elements = sum(
         projection.n_out

@@ -11,14 +11,14 @@ import numpy as np
 from models.columns import Array
 from models.layouts.placement import LayoutGroups, groups
 from models.layouts.rule import Rule, holds_for_all
-from models.spec.layout import Layout, Layouts, active_axes, offered_orders, pipeline_outermost
+from models.spec.layout import Layout, Layouts, active_axes, offered_placements, pipeline_outermost
 from models.spec.problem import Problem
 
 
 def _placement_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack offers the placement: it orders the axes over the devices in this way."""
     return np.asarray(
-        offered_orders(problem.stack.placements)[active_axes(layouts), layouts.placement]
+        offered_placements(problem.stack.placements)[active_axes(layouts), layouts.placement]
     )
 
 

@@ -318,7 +318,7 @@ def _attention(
     if mla is not None:
         return Attention(
             num_attention_heads=num_heads,
-            num_key_value_heads=num_heads,
+            num_key_value_heads=num_heads,  # the latent is expanded to keys of every head
             head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim,
             v_head_dim=mla.v_head_dim,
             q_lora_rank=mla.q_lora_rank,

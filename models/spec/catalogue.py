@@ -72,13 +72,13 @@ def cluster(preset: str, num_chips: int, **fields: Any) -> Cluster:
     preset, with the chip that the preset joins. `fields` are further fields of Cluster. Raise
     UnknownName for an unknown preset, and Invalid for a number of chips that the fabric does not
     join."""
-    if part := _hardware_named(preset, chips()):
-        links = part.fabric
-    elif named := _hardware_named(preset, fabrics()):
-        part, links = chip(fabric_chip(named.id)), named
+    if preset_chip := _hardware_named(preset, chips()):
+        fabric = preset_chip.fabric
+    elif preset_fabric := _hardware_named(preset, fabrics()):
+        preset_chip, fabric = chip(fabric_chip(preset_fabric.id)), preset_fabric
     else:
         raise UnknownName("cluster", preset, [*fabrics(), *chips()])
-    return Cluster(chip=part, fabric=links, num_chips=num_chips, **fields)
+    return Cluster(chip=preset_chip, fabric=fabric, num_chips=num_chips, **fields)
 
 
 def fabric_chip(fabric_id: str) -> str:
@@ -113,8 +113,8 @@ def stacks() -> Mapping[str, Stack]:
     entries = {entry["id"]: entry for entry in read_json("models", "data/stacks.json")}
 
     def stack_from(entry: Mapping[str, Any]) -> Stack:
-        whole = {**entries.get(entry.get("like", ""), {}), **entry}
-        return Stack(**{name: as_tuples(value) for name, value in whole.items()})
+        fields = {**entries.get(entry.get("like", ""), {}), **entry}
+        return Stack(**{name: as_tuples(value) for name, value in fields.items()})
 
     return _by_name("stacks", stack_from)
 
@@ -173,9 +173,10 @@ def matching_name(own: Architecture, others: Iterable[Architecture]) -> str | No
 
 
 def with_known_biases(own: Architecture) -> Architecture:
-    """Return a model with the biases and norms of the first shipped model that equals it in all
-    that sources usually state. Its name, vocabulary, tied embedding and mtp_layers stay its own. It
-    is returned unchanged where no shipped model matches."""
+    """Return a model, read from a source that leaves out biases and some norms, with those of the
+    first shipped model that equals it in all that sources usually state. Its name, vocabulary, tied
+    embedding and mtp_layers stay its own. It is returned unchanged where no shipped model
+    matches."""
     known = _shipped_by_stated().get(_without_seldom_stated(own))
     if known is None:
         return own
@@ -276,11 +277,11 @@ def _fabric_from(entry: Mapping[str, Any]) -> Fabric:
     """Return a fabric from an entry of data/fabrics.json. Without a torus its first level is the
     scale-up domain. The links between peers in that domain are those of the chip unless the entry
     has its own."""
-    of_chip = chip(entry["chip"]).fabric
+    chip_fabric = chip(entry["chip"]).fabric
     levels = []
     for index, level in enumerate(entry["levels"]):
-        is_domain = index == 0 and of_chip.torus is None
-        peer_gb_s = of_chip.levels[0].peer_gb_s if is_domain else None
+        is_domain = index == 0 and chip_fabric.torus is None
+        peer_gb_s = chip_fabric.levels[0].peer_gb_s if is_domain else None
         levels.append(
             Level(
                 name=level["name"],
@@ -290,7 +291,9 @@ def _fabric_from(entry: Mapping[str, Any]) -> Fabric:
                 peer_gb_s=level.get("peer_gb_s", peer_gb_s),
             )
         )
-    return Fabric(id=entry["id"], levels=tuple(levels), torus=of_chip.torus, source=entry["source"])
+    return Fabric(
+        id=entry["id"], levels=tuple(levels), torus=chip_fabric.torus, source=entry["source"]
+    )
 
 
 def _by_name(file: str, build: Callable[[Mapping[str, Any]], T]) -> dict[str, T]:

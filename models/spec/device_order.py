@@ -50,8 +50,8 @@ class DeviceOrders:
 
     @cached_property
     def distinct_fillings(self) -> Array:
-        """One filling of each number in `kinds`, the one with the smallest block, as rows of (order
-        of the dims, block)."""
+        """The fillings that join devices differently, as rows of (order of the dims, block). Those
+        with one number in `kinds` are alike; the one with the smallest block stands for them."""
         return self.fillings_with_blocks(TORUS_BLOCKS)
 
     def fillings_with_blocks(self, blocks: Collection[int]) -> Array:

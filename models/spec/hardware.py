@@ -187,7 +187,7 @@ class Chip:
     def peak_flops(self, dtype: str) -> float:
         """Return the dense FLOP/s of one chip at `dtype`. Raise Invalid where no peak is
         published."""
-        computed = self.matmul_dtype(dtype)
+        computed = self.matmul_dtype(dtype)  # fp32 for tf32 on chips without TF32
         if computed not in self.peak_tflops:
             have = ", ".join(sorted(self.peak_tflops))
             rule = f"{self.name} has no published {dtype} peak (it has {have})"
@@ -327,8 +327,9 @@ class Cluster:
 
     @cached_property
     def dims(self) -> tuple[Dim, ...]:
-        """The dims from the inside out, without those that the job does not reach; neighbours with
-        equal links are merged. Raise Invalid where the links do not join all devices."""
+        """The dims of the torus and the switched levels from the inside out, without those that the
+        job does not reach; neighbours with equal links are merged. Raise Invalid where the links do
+        not join all devices."""
         return _merge_dims([*self._torus_dims(), *self._switched_dims()], self.num_devices)
 
     def _torus_dims(self) -> Iterator[Dim]:
@@ -356,6 +357,7 @@ class Cluster:
         of the job that it joins, with those of inner levels. A job may hold fewer chips of each
         scale-up domain than the domain has."""
         per_chip = self.chip.devices_per_chip
+        # With a torus, scale-up levels join whole slices, of which a job holds all chips.
         levels_in_domain = 0 if self.fabric.torus else len(self.fabric.scale_up)
         for index, level in enumerate(self.fabric.levels):
             domain = self.num_devices
@@ -499,9 +501,11 @@ def _merge_dims(dims: list[Dim], n: int) -> tuple[Dim, ...]:
 
 
 def _ordered_factors(n: int, ndim: int) -> list[tuple[int, ...]]:
-    """Return the non-decreasing tuples of `ndim` positive integers whose product is `n`."""
+    """Return the non-decreasing tuples of `ndim` positive integers whose product is `n`: the shapes
+    that a slice of n chips may have on a torus. For n = 8 and ndim = 2: (1, 8) and (2, 4)."""
     if ndim == 1:
         return [(n,)]
+    # The smallest factor is at most the ndim-th root of n, and the others are no smaller than it.
     return [
         (d, *rest)
         for d in range(1, round(n ** (1 / ndim)) + 1)

@@ -46,13 +46,14 @@ def is_of_fleet(scope: str) -> bool:
 
 
 def _fraction(scopes: str) -> Any:
-    """Return a field between 0 and 1; `scopes` are the kinds of scopes that it may differ
-    between."""
+    """Return the dataclass field of a coefficient between 0 and 1. `scopes` are the kinds of scopes
+    between which it may differ, such as "generation stack"."""
     return field(metadata={"kind": "fraction", "scopes": tuple(scopes.split())})
 
 
 def _positive(scopes: str) -> Any:
-    """Return a field above 0; `scopes` are the kinds of scopes that it may differ between."""
+    """Return the dataclass field of a coefficient above 0. `scopes` are the kinds of scopes between
+    which it may differ, such as "generation stack"."""
     return field(metadata={"kind": "positive", "scopes": tuple(scopes.split())})
 
 
@@ -190,7 +191,7 @@ SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in _FIT
 """The kinds of scopes that each coefficient may differ between, besides "all"."""
 
 
-def _listed(cls: type[Value], data: Mapping[str, Any], name: str) -> tuple[Value, ...]:
+def _instances_listed(cls: type[Value], data: Mapping[str, Any], name: str) -> tuple[Value, ...]:
     """Return the instances of a dataclass that a JSON object lists under a name; none where the
     name is missing, as in objects that an earlier release wrote."""
     return tuple(from_json(cls, entry) for entry in data.get(name, ()))
@@ -244,8 +245,8 @@ class Term:
 
     @property
     def is_unknown(self) -> bool:
-        """True where no run says anything of the term. Terms of a fleet are never unknown: the
-        difference between fleets is part of how far runs scatter."""
+        """True where no run says anything of the term, so that its spread widens intervals. Terms
+        of a fleet never do: the spread of residuals already has the difference between fleets."""
         return not self.runs and not is_of_fleet(self.scope)
 
 
@@ -272,15 +273,17 @@ class Neighbourhood:
         """The spread of runs from a source that nobody has seen."""
         return math.hypot(self.spread, self.between)
 
-    def with_variance(self, unidentified_variance: float) -> float:
-        """Return the spread of a prediction for a source that nobody has seen, whose terms without
-        runs have this variance."""
-        return math.hypot(self.within(unidentified_variance), self.between)
+    def spread_for_unseen_source(self, unidentified_variance: float) -> float:
+        """Return the spread of log measured over predicted values for a source (an organisation's
+        machines) that no run came from. `unidentified_variance` is the part of the prediction's
+        variance that comes from terms without runs."""
+        return math.hypot(self.spread_within_source(unidentified_variance), self.between)
 
-    def within(self, unidentified_variance: float) -> float:
-        """Return the spread within a source of a prediction whose terms without runs have this
-        variance."""
-        # `spread` already contains `unidentified`, the share of it that comes from such terms.
+    def spread_within_source(self, unidentified_variance: float) -> float:
+        """Return the spread of log measured over predicted values within one source.
+        `unidentified_variance` is the part of the prediction's variance that comes from terms
+        without runs."""
+        # `spread` already contains that part for the runs behind it: `unidentified`.
         return math.sqrt(self.spread**2 + max(unidentified_variance - self.unidentified**2, 0.0))
 
     def seen_from(self, between: float) -> Neighbourhood:
@@ -393,9 +396,9 @@ class Profile:
         return max((self.software_year - year for year in years), default=0.0)
 
     def neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
-        """Return how far step times of such runs lie from predictions (their neighbourhood): that
-        of the narrowest scope that has one, or else the residual spread. `scopes` come widest
-        first."""
+        """Return how far step times of runs in these `scopes` (widest first) lie from predictions,
+        on machines that no run behind the profile came from. It is the neighbourhood of the
+        narrowest scope that has one, or else the residual spread."""
         return self._of_narrowest_scope(self.neighbourhoods, scopes).seen_from(self.between_sources)
 
     def memory_neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
@@ -421,6 +424,8 @@ class Profile:
 
     @cached_by_identity(_CACHED_SCOPES)
     def _terms_in(self, scopes: frozenset[str]) -> tuple[Term, ...]:
+        """Return the terms of scope "all" and of these scopes, in the order of the profile, so that
+        sums of them do not depend on the order of a set."""
         places = [self._places_by_scope.get(scope, []) for scope in scopes | {"all"}]
         return tuple(self.terms[place] for place in sorted(chain.from_iterable(places)))
 
@@ -432,7 +437,8 @@ class Profile:
 
     @cached_by_identity(_CACHED_SCOPES)
     def _with_offsets(self, scopes: frozenset[str]) -> Profile:
-        """Return the profile with the offsets of `with_offsets` added; terms that it has stay."""
+        """Return the profile with offsets that no run has told added for these scopes, as
+        `with_offsets` describes them. Terms that the profile has already are kept."""
         offsets = (term for scope in sorted(scopes) for term in _unknown_offsets(scope))
         added = {term.key: term for term in offsets if term.key not in self.by_key}
         return self.with_terms(added) if added else self
@@ -480,6 +486,7 @@ class Profile:
             "beyond": self.unseen_widening,  # the name in stored profiles, which cannot change
             "between_sources": self.between_sources,
             "memory_between_sources": self.memory_between_sources,
+            # Each without `between`, which is stored once, as between_sources.
             "neighbourhoods": list(map(_without_between, self.neighbourhoods)),
             "memory_neighbourhoods": list(map(_without_between, self.memory_neighbourhoods)),
             "seen": list(map(asdict, self.seen)),
@@ -513,11 +520,11 @@ class Profile:
             unseen_widening=data.get("beyond", 1.0),
             between_sources=data.get("between_sources", 0.0),
             memory_between_sources=data.get("memory_between_sources", 0.0),
-            neighbourhoods=_listed(Neighbourhood, data, "neighbourhoods"),
-            memory_neighbourhoods=_listed(Neighbourhood, data, "memory_neighbourhoods"),
-            seen=_listed(TermCoverage, data, "seen"),
-            spans=_listed(QuantityRange, data, "spans"),
-            newest=_listed(NewestSoftware, data, "newest"),
+            neighbourhoods=_instances_listed(Neighbourhood, data, "neighbourhoods"),
+            memory_neighbourhoods=_instances_listed(Neighbourhood, data, "memory_neighbourhoods"),
+            seen=_instances_listed(TermCoverage, data, "seen"),
+            spans=_instances_listed(QuantityRange, data, "spans"),
+            newest=_instances_listed(NewestSoftware, data, "newest"),
             influences=influences and Influences.from_json(influences),
             terms=terms,
         )
@@ -547,7 +554,8 @@ def _prior_terms() -> tuple[Term, ...]:
 def _unknown_offsets(scope: str) -> Iterator[Term]:
     """Yield a term of mean zero for each coefficient that the priors let differ in scopes of this
     kind. Its spread is a share of the spread of the coefficient's term of scope "all"."""
-    shares = _prior_data()["offsets"].get(scope.partition(":")[0], {})
+    kind = scope.partition(":")[0]  # "stack:megatron" -> "stack"
+    shares = _prior_data()["offsets"].get(kind, {})
     spreads = {term.coefficient: term.spread for term in _prior_terms() if term.scope == "all"}
     for coefficient, share in shares.items():
         yield Term(

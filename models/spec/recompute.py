@@ -99,7 +99,7 @@ class Recomputed:
 
     @property
     def tensor(self) -> float:
-        """The share of forward's tensor-parallel traffic that recompute brings again.
+        """The share of forward's tensor-parallel traffic that recompute repeats.
 
         In forward the mixer and the feed-forward network each gather their input and scatter their
         output: four messages, of a quarter each. Recompute of the network repeats its two messages,
@@ -122,12 +122,12 @@ class Recomputed:
 
     @property
     def context(self) -> float:
-        """The share of forward's context-parallel traffic that recompute brings again."""
+        """The share of forward's context-parallel traffic that recompute repeats."""
         return 1.0 if self.whole or "attention" in self.pieces else 0.0
 
     @property
     def expert(self) -> float:
-        """The share of forward's expert-parallel traffic that recompute brings again."""
+        """The share of forward's expert-parallel traffic that recompute repeats."""
         return 1.0 if self.whole or "experts" in self.pieces else 0.0
 
 
@@ -145,6 +145,7 @@ def _pieces(module: str, layer: Layer) -> set[str]:
     """Return the pieces of a layer that recompute of a module repeats, by their names in PIECES;
     none where the layer lacks the module. For example, "mlp_act" of a dense layer is {"dense_act"}.
     """
+    # "dense_half" is the second up-projection of a gated MLP.
     dense = {"dense", "dense_half", "dense_act"} if layer.dense else set()
     if module in ("mlp", "shared_experts", "moe"):
         # "mlp" is the network of dense layers; the other two are of sparse layers alone.

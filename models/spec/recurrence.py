@@ -32,7 +32,7 @@ class Recurrence:
 
     @property
     def kind(self) -> str:
-        """The name of this kind in requests."""
+        """The name of this kind of recurrence in requests, such as "mamba2"."""
         raise NotImplementedError
 
     @property
@@ -67,10 +67,10 @@ class Recurrence:
 
     def parameters(self, hidden_size: int) -> int:
         convolution = self.conv_channels * self.conv_kernel
-        return parameters_of(self.projections(hidden_size)) + convolution + self._vectors
+        return parameters_of(self.projections(hidden_size)) + convolution + self._vector_parameters
 
     @property
-    def _vectors(self) -> int:
+    def _vector_parameters(self) -> int:
         """Parameters outside matrices and the convolution."""
         raise NotImplementedError
 
@@ -99,7 +99,7 @@ class Recurrence:
         forward. The first kernel makes the state of each chunk, the next passes states on, and the
         last reads them with its tokens. So states, which are fp32 and count as two elements each,
         are written twice and read twice, and tokens are read twice (the kernels of mamba_ssm's
-        ssd_combined.py)."""
+        ssd_combined.py). The output is written once."""
         states = 4 * 2 * self.state / self.chunk
         return states + 2 * self.streams + self.values
 
@@ -130,7 +130,7 @@ class Mamba2(Recurrence):
         return [Projection("in", hidden_size, columns, "columns", fused=True)]
 
     @property
-    def _vectors(self) -> int:
+    def _vector_parameters(self) -> int:
         """Parameters outside matrices and the convolution: A, D and the bias of the time step for
         each head, the biases of the convolution and the norm."""
         biases = self.conv_channels if self.conv_bias else 0
@@ -184,7 +184,7 @@ class DeltaNet(Recurrence):
         return self.num_heads * (self.key_head_dim if self.decay_per_element else 1)
 
     @property
-    def _vectors(self) -> int:
+    def _vector_parameters(self) -> int:
         """Parameters outside matrices and the convolution: A for each head, the bias of every
         decay, and the norm that heads share."""
         return self.num_heads + self._decays + self.value_head_dim
@@ -230,7 +230,7 @@ class LightningAttention(Recurrence):
         ]
 
     @property
-    def _vectors(self) -> int:
+    def _vector_parameters(self) -> int:
         """Parameters outside matrices: the norm of the outputs of heads."""
         return self.values
 
@@ -276,11 +276,12 @@ class ShortConvolution(Recurrence):
         return [Projection("in", hidden_size, self.streams, "columns", fused=True)]
 
     def parameters(self, hidden_size: int) -> int:
+        # Each bias has the size of an output: of the convolution, the projection in and that out.
         biases = self.conv_channels + self.streams + hidden_size if self.bias else 0
         return super().parameters(hidden_size) + biases
 
     @property
-    def _vectors(self) -> int:
+    def _vector_parameters(self) -> int:
         return 0
 
     @property

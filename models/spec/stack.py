@@ -412,8 +412,8 @@ class Stack:
         """Return why the stack's attention kernel does not run on chips of a generation, such as
         "runs on chips of hopper only, not of ampere"; None where it runs.
 
-        A kernel is taken to run on generations of NVIDIA and Google that this module does not list.
-        The caller asks only about `vendor`s in VENDORS.
+        NVIDIA and Google may make generations that this module does not list. A kernel is assumed
+        to run there. `vendor` is one of VENDORS: of others it is not known which software runs.
         """
         kernel = self.kernel_on(generation)
         runs_on = _KERNEL_GENERATIONS.get(kernel)
@@ -425,8 +425,9 @@ class Stack:
         return None
 
     def kernel_on(self, generation: str) -> str:
-        """Return the attention kernel that this stack picks on chips of a generation:
-        FlashAttention-2 where its rule (_KERNELS_PICKED) does not list the generation."""
-        if self.attention_kernel not in _KERNELS_PICKED:
+        """Return the attention kernel that this stack runs on chips of a generation. Some stacks
+        pick it by the chip ("auto", "pytorch", "triton"), FlashAttention-2 unless the generation is
+        listed in _KERNELS_PICKED."""
+        if self.attention_kernel not in _KERNELS_PICKED:  # It names one kernel.
             return self.attention_kernel
         return _KERNELS_PICKED[self.attention_kernel].get(generation, "flash2")

@@ -119,7 +119,7 @@ class Switch:
         does now."""
         return _value_at(self.defaults, year)
 
-    def taken_at(self, year: float | None = None) -> Dated:
+    def recipe_value_at(self, year: float | None = None) -> Dated:
         """Return what tuned recipes set that year; without a year, what they set now."""
         return _value_at(self.taken, year)
 
@@ -184,9 +184,9 @@ def as_of(stack: Stack, year: float) -> Stack:
     """Return the stack with its switches as tuned recipes set them in that year (a number with a
     fraction). Fields that recipes set in the same way today keep the stack's values."""
     earlier = {
-        switch.field: switch.taken_at(year).value
+        switch.field: switch.recipe_value_at(year).value
         for switch in switches_of(stack)
-        if switch.taken_at(year) != switch.taken_at()
+        if switch.recipe_value_at(year) != switch.recipe_value_at()
     }
     return replace(stack, **earlier)
 
@@ -273,10 +273,10 @@ def _settings_of(problem: Problem, layout: Layout) -> Iterator[tuple[Switch, Set
 
 
 def as_launched(problem: Problem, layout: Layout, software_year: float) -> Stack:
-    """Return the stack that results from launching a layout with its arguments. It starts from the
-    catalogue's stack, as recipes set it the problem's `age_years` before `software_year`. Switches
-    that have an effect under the layout are set as the problem has them, with all that their
-    arguments imply."""
+    """Return the stack that results from launching a layout with the arguments that we write for
+    it, which may differ from the stack that the caller asked about. It is the catalogue's stack as
+    recipes set it `age_years` before `software_year`, except for switches that have an effect under
+    the layout: they are set as the problem has them, with all that their arguments imply."""
     base = catalogue.stack(problem.stack.id)
     if problem.stack.age_years:
         base = as_of(base, software_year - problem.stack.age_years)
@@ -468,16 +468,16 @@ def _table_from(
 
 def _switch_from(entry: Mapping[str, Any], stack: Stack, years: Mapping[str, float]) -> Switch:
     """Return a switch from an entry of a document. `years` has the year of each release. Where the
-    entry gives no defaults, or no values of recipes, these are the value that the stack has in the
-    catalogue."""
+    entry gives no `defaults`, or no values that recipes set (`taken`), the value that the stack has
+    in the catalogue stands for them."""
     in_catalogue = [{"value": getattr(stack, entry["field"])}]
-    worked_out = {
+    parsed = {
         "settings": tuple(map(_setting_from, entry.get("settings", ()))),
         "defaults": _dated_values(entry.get("defaults", in_catalogue), years),
         "taken": _dated_values(entry.get("taken", in_catalogue), years),
         "published": _dated_values(entry.get("published", ()), years),
     }
-    return Switch(**{**entry, **worked_out})
+    return Switch(**{**entry, **parsed})
 
 
 def _setting_from(entry: Mapping[str, Any]) -> Setting:

@@ -229,12 +229,13 @@ class Workload:
     @property
     def optimizer_state(self) -> Optimizer:
         """The bytes that the optimizer keeps of every parameter. Without fp32 master weights,
-        moments of 32 bits have 16 as well."""
+        moments that would be fp32 have the 16 bits of the parameters too."""
         state = OPTIMIZERS[self.optimizer]
         if self.master_weights:
             return state
-        narrow = self.optimizer.endswith(("_8bit", "_bf16_moments"))
-        return Optimizer(0.0, state.moment_bytes / (1 if narrow else 2))
+        has_narrow_moments = self.optimizer.endswith(("_8bit", "_bf16_moments"))
+        moment_bytes = state.moment_bytes if has_narrow_moments else state.moment_bytes / 2
+        return Optimizer(master_bytes=0.0, moment_bytes=moment_bytes)
 
     @property
     def attended_length(self) -> float:
