@@ -50,9 +50,10 @@ def between_sources(
 def spread_of_sources(
     fit: Fit, residuals: Array, names: Array, quantities: tuple[str, ...]
 ) -> float:
-    """Return the standard deviation of `between_sources` from residuals, of shape (targets,), under
-    fits that saw no run of the target's organisation. `names` are the organisations, of shape
-    (targets,). A run whose residual is not a number does not count."""
+    """Return the standard deviation between sources, as `between_sources` defines it, from
+    residuals (targets,) under fits that saw no run of the target's organisation. `names` (targets,)
+    are the organisations. A run whose residual is not a number does not count."""
+    # The rows of each source, and the organisations of each pair of chip generation and stack.
     members: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     organisations: defaultdict[str, set[str]] = defaultdict(set)
     for i, target in enumerate(fit.targets):

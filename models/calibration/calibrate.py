@@ -164,7 +164,8 @@ def calibrate(
 
 def with_published_terms(profile: Profile, observations: Sequence[Observation]) -> Profile:
     """Return the profile with terms fitted to published runs as `calibrate` does, but without its
-    estimates of how far runs scatter."""
+    estimates of how far runs scatter, which need many solutions. It is a first fit, by whose
+    predictions the layouts are chosen that sources leave open."""
     known = Posterior.independent()
     time, time_estimate, _ = solve_time_fit(profile, observations, known, new_fleet=False)
     memory = memory_fit(profile, observations, known)

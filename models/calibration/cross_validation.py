@@ -146,10 +146,10 @@ def with_published_spreads(
 def _folds(fit: Fit, groups: Mapping[str, str]) -> Array | None:
     """Return the number of each target's fold; None where there are too few runs.
 
-    Every group is a fold of its own. In the fit of a new fleet, which a user waits for, groups are
-    dealt out to at most _MAX_FOLDS folds. Where there are too few groups, stretches of time are
-    folds (keys sort by time). All measurements of a run are held out with it, and all
-    micro-benchmarks are a fold of their own (-1).
+    Every group is a fold of its own. In the fit of a new fleet, groups are dealt out to at most
+    _MAX_FOLDS folds, because each costs a solution of its own. Where there are too few groups,
+    stretches of time are folds (keys sort by time). All measurements of a run are held out with it,
+    and all micro-benchmarks are a fold of their own (-1).
     """
     keys = list(dict.fromkeys(t.key for t in fit.targets if t.quantity in RUN_QUANTITIES))
     numbers = {name: i for i, name in enumerate(dict.fromkeys(groups[key] for key in keys))}
@@ -170,15 +170,15 @@ def _comparison(
 ) -> ProfileComparison | None:
     """Compare the profile that a fit began with to the held-out predictions, on the runs that
     measured one of these quantities. Return None where these are too few."""
-    mine = np.array([t.quantity in quantities and t.side == "equal" for t in fit.targets])
-    if mine.sum() < MIN_RUNS_TO_JUDGE:
+    is_measured = np.array([t.quantity in quantities and t.side == "equal" for t in fit.targets])
+    if is_measured.sum() < MIN_RUNS_TO_JUDGE:
         return None
-    problems = [fit.targets[i].problem for i in np.flatnonzero(mine).tolist()]
+    problems = [fit.targets[i].problem for i in np.flatnonzero(is_measured).tolist()]
     return ProfileComparison(
-        measured=fit.value[mine],
-        before=fit.log_predictions(fit.prior_mean)[mine],
-        after=held_out[mine],
-        spread=spread[mine],
+        measured=fit.value[is_measured],
+        before=fit.log_predictions(fit.prior_mean)[is_measured],
+        after=held_out[is_measured],
+        spread=spread[is_measured],
         kinds=tuple(
             (f"chip:{p.cluster.chip.id}", f"stack:{p.stack.calibrated_as}") for p in problems
         ),

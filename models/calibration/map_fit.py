@@ -128,6 +128,7 @@ class Batch:
     def log_predictions(self, columns: Array, values: Array) -> Array:
         """Return log predictions of each layout under n sets of `values` (n, columns) of the
         coefficients in these columns of a record; shape (layouts, n)."""
+        # A record is a row of floats, one for each coefficient.
         coefficients = np.repeat(self.coefficients, len(values))
         coefficients.view(np.float64).reshape(len(values), -1)[:, columns] = values
         costs = step_costs_under_each(self.rows, coefficients)
@@ -428,7 +429,8 @@ class Fit:
         )
 
     def _student_t_weight(self, residual: Array, weight: Array, noise: Array) -> Array:
-        """Return IRLS weights of the Student-t loss, which are zero where a bound is kept."""
+        """Return IRLS weights of the Student-t loss, which are zero where a bound is kept: such a
+        run has no residual, and should not pull the fit towards the bound."""
         is_kept = (self.sign != 0) & (residual == 0)
         return np.where(is_kept, 0.0, student_t_weight(residual, weight, noise))
 

@@ -58,4 +58,5 @@ class RandomEffects:
         """Return the posterior variance 1 / (Σ S + σ⁻²) of each effect; shape (models,)."""
         variance = self.spread**2
         precision = np.bincount(self.model, irls_weight, len(self.spread))
+        # Numerator and denominator are multiplied with σ², which may be 0.
         return np.asarray(variance / (variance * precision + 1))

@@ -237,6 +237,7 @@ def _by_fault(terms: Mapping[str, Array], excess_s: float) -> dict[str, float]:
     took_s = _took_s(terms, excess_s)
     densities = {}
     for name, seconds in predicted.items():
+        # A fault's log factor has an exponential distribution.
         log_longer = math.log1p(excess_s / seconds)
         slope = took_s / (seconds + excess_s)  # d log(time of the term) / d log(time of all)
         densities[name] = slope * math.exp(-log_longer / _FAULT_LOG_MEAN) / _FAULT_LOG_MEAN

@@ -23,7 +23,7 @@ _is_part = ContextVar("is_part", default=False)
 
 
 def is_part() -> bool:
-    """Say whether a function is compiled for a caller that is being compiled."""
+    """Say whether numba is now compiling a function as a part, for a caller that it compiles."""
     return _is_part.get()
 
 

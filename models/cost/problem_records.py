@@ -122,7 +122,7 @@ def _records_of_kinds(
     """Return records of LayerFacts for the kinds of layers of an architecture, (kinds,).
     `skips_last` says of each kind whether recompute leaves out its last product."""
     hidden = architecture.hidden_size
-    kinds = zip(architecture.kinds, architecture.trained_layers_per_kind, skips_last, strict=True)
+    kinds = zip(architecture.kinds, architecture.layers_per_kind_with_mtp, skips_last, strict=True)
     return records(
         LayerFacts,
         [layer_facts(kind, count, hidden, seq_len, lora, skips) for kind, count, skips in kinds],

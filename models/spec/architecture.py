@@ -91,9 +91,9 @@ class Architecture:
         return tuple(map(self.layers.count, self.kinds))
 
     @cached_property
-    def trained_layers_per_kind(self) -> tuple[int, ...]:
-        """The number of layers of each of `kinds` in training: those of the model, and one of the
-        last layer's kind for each module of multi-token prediction."""
+    def layers_per_kind_with_mtp(self) -> tuple[int, ...]:
+        """The number of layers of each of `kinds` that run in training: those of the model, and one
+        of the last layer's kind for each module of multi-token prediction (MTP)."""
         counts = [*self.layers_per_kind]
         counts[self.kinds.index(self.layers[-1])] += self.mtp_layers
         return tuple(counts)
@@ -231,7 +231,7 @@ class Architecture:
             is_full = full_attention_period and (index + 1) % full_attention_period == 0
             layer = Layer(
                 attention=full if is_full else local,
-                feed_forward=moe.block(gated_mlp) if moe and moe.is_sparse(index) else dense,
+                feed_forward=moe.feed_forward(gated_mlp) if moe and moe.is_sparse(index) else dense,
                 num_norms=num_norms,
                 parallel=parallel,
             )
@@ -283,7 +283,7 @@ class MoeShape:
         """Say whether the layer with this index, counted from 0, is sparse."""
         return index >= self.first_k_dense and (index + 1) % self.moe_layer_freq == 0
 
-    def block(self, gated: bool) -> Moe:
+    def feed_forward(self, gated: bool) -> Moe:
         """Return the feed-forward network of a sparse layer."""
         shared = self.shared_expert_intermediate_size
         if shared is None:

@@ -74,7 +74,7 @@ class Indexer:
     ) -> list[Projection]:
         """Return the projections of the indexer. `query_size` is the number of elements that its
         queries are made from."""
-        if self.shared:
+        if self.shared:  # the layer whose indexer it uses has them
             return []
         heads = self.num_heads * self.head_dim
         projections = [Projection("index_q", query_size, heads, "whole")]
@@ -228,8 +228,8 @@ class Attention:
         if self.compression:
             total += self.compression.vector_parameters(self.head_dim)
         if self.indexer:
-            total += self._index_vectors(self.indexer)
-        return total + (self.num_attention_heads if self.sinks else 0)
+            total += self._indexer_vector_parameters(self.indexer)
+        return total + (self.num_attention_heads if self.sinks else 0)  # a logit for each head
 
     @property
     def _latent_norms(self) -> int:
@@ -247,7 +247,7 @@ class Attention:
             total += norms * self.head_dim
         return total
 
-    def _index_vectors(self, indexer: Indexer) -> int:
+    def _indexer_vector_parameters(self, indexer: Indexer) -> int:
         """Return the parameters of the indexer outside its matrices."""
         if indexer.shared:
             return 0
@@ -306,4 +306,5 @@ def _mean_positions_seen(limit: float | None, length: float, *, chunked: bool = 
         return length / 2
     if chunked:
         return limit / 2
+    # Positions see `limit` others, but for the first ones: those see limit / 2 on average.
     return limit - limit * limit / (2 * length)

@@ -75,6 +75,7 @@ class Torus:
         """
         num_chips = math.prod(shape)
         unit = self._common_divisor(num_chips)
+        # n & (n - 1) is 0 for powers of two.
         whole = all(n % unit == 0 if unit > 1 else n & (n - 1) == 0 for n in shape)
         return num_chips <= self.max_chips and whole
 
@@ -345,7 +346,7 @@ class Cluster:
             gb_s = 6 * torus.gb_s_per_link
             yield Dim(name="die", kind="switch", scale="up", domain=per_chip, gb_s=gb_s)
         domain = per_chip
-        link_gb_s = torus.gb_s_per_link / per_chip
+        link_gb_s = torus.gb_s_per_link / per_chip  # the devices of a chip share its links
         for name, (length, wraps) in zip("zyx", reversed(self.wraps), strict=False):
             domain *= length
             yield Dim(
@@ -441,8 +442,8 @@ class Cluster:
 
     @property
     def scale_out_mask(self) -> Array:
-        """A mask of the dims beyond the scale-up domain, of shape (dims,). Without dims it has one
-        entry, which is false."""
+        """A mask of the dims beyond the scale-up domain, of shape (dims,). A single device, which
+        has no dims, has one entry, which is false."""
         return np.array([dim.scale == "out" for dim in self.dims] or [False])
 
     @property
@@ -491,7 +492,7 @@ def _merge_dims(dims: list[Dim], n: int) -> tuple[Dim, ...]:
         is_switch = dim.kind == "switch" and dim.peer_gb_s is None
         links = dim.kind, dim.scale, dim.gb_s
         if merged and is_switch and links == (merged[-1].kind, merged[-1].scale, merged[-1].gb_s):
-            merged.pop()
+            merged.pop()  # the outer dim joins all that the inner one joins
         merged.append(dim)
         joined = dim.domain
     if joined < n:

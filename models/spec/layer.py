@@ -142,5 +142,5 @@ def hyper_connection_parameters(hidden_size: int, streams: int) -> int:
     """Return the parameters that hyper-connections over `streams` residual streams add to a block:
     a projection of all streams to the weights that collapse, expand and mix them, the offsets of
     these weights, and three scales (DeepseekV4HyperConnection of transformers)."""
-    weights = (2 + streams) * streams
+    weights = (2 + streams) * streams  # one for each stream to collapse and to expand, n² to mix
     return weights * streams * hidden_size + weights + 3

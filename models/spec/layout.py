@@ -337,7 +337,8 @@ def equivalent_placements() -> Array:
 @cache
 def pipeline_outermost() -> Array:
     """Return an array (32, placements): for each set of active axes (as in `active_axes`) and each
-    placement, true where none of these axes lies outside the pipeline's."""
+    placement, true where none of these axes lies outside the pipeline's. Some stacks need that for
+    certain degrees of expert parallelism (models.layouts.placement_rules)."""
     is_outermost = np.ones((1 << len(AXES), len(PLACEMENTS)), dtype=bool)
     for pattern, row in enumerate(is_outermost):
         for code, order in enumerate(PLACEMENTS):

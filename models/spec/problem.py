@@ -282,9 +282,9 @@ class Problem:
 
     @property
     def gather_bytes(self) -> float:
-        """The bytes of a gathered parameter on the wire: those that the stack says, but no fewer
-        than the workload's format allows. It has 16 bits where it is cast with every use."""
-        if self.scales_rows:
+        """The bytes of a parameter on the wire where ZeRO 3 or a distributed optimizer gathers it:
+        those of the stack's format, but no fewer than the workload's format allows."""
+        if self.scales_rows:  # A weight is cast with every use, after it is gathered.
             return self.parameter_bytes
         return max(self.stack.gather_bytes, self.workload.number_format.gathered_bytes)
 
@@ -309,7 +309,7 @@ class Problem:
         lora, model = self.workload.lora, self.architecture
         total = 0
         if lora is not None:
-            for kind, count in zip(model.kinds, model.trained_layers_per_kind, strict=True):
+            for kind, count in zip(model.kinds, model.layers_per_kind_with_mtp, strict=True):
                 total += count * lora.parameters(kind, model.hidden_size)
                 total += count * lora.expert_parameters(kind, model.hidden_size)
         return total
@@ -333,8 +333,8 @@ class Problem:
 
     @property
     def keeps_sharded_parameters(self) -> bool:
-        """True where ZeRO 3 shards the parameters that layers use. Otherwise it shards an fp32 copy
-        alone, which frozen parameters do not have."""
+        """True where ZeRO 3 keeps shards of the parameters that layers use. Otherwise shards of an
+        fp32 copy are all it keeps. Frozen parameters have no such copy."""
         workload = self.workload
         has_frozen = workload.lora is not None or workload.trained is not None
         return self.stack.parameter_shards or has_frozen or not workload.master_weights

@@ -286,10 +286,10 @@ class Neighbourhood:
         # `spread` already contains that part for the runs behind it: `unidentified`.
         return math.sqrt(self.spread**2 + max(unidentified_variance - self.unidentified**2, 0.0))
 
-    def seen_from(self, between: float) -> Neighbourhood:
-        """Return this neighbourhood with `between` as the deviation between sources. For a fleet it
-        is lowered, because the fleet's own runs tell where it lies: after n runs of variance σ²,
-        the variance of a mean with prior variance τ² is 1 / (1/τ² + n/σ²)."""
+    def with_between_sources(self, between: float) -> Neighbourhood:
+        """Return this neighbourhood with `between` as the standard deviation between sources. That
+        of a fleet is lower, because the fleet's own runs tell where it lies: after n runs of
+        variance σ², the variance of a mean with prior variance τ² is 1 / (1/τ² + n/σ²)."""
         if is_of_fleet(self.scope) and between:
             between = 1 / math.sqrt(between**-2 + self.runs * self.spread**-2)
         return replace(self, between=between)
@@ -388,9 +388,9 @@ class Profile:
         return frozenset(span.scope for span in self.spans)
 
     def kernel_age(self, scopes: Iterable[str]) -> float:
-        """Return the age in years of the newest software that ran in one of these scopes, counted
-        from the newest of all; the largest age where several scopes have one, and 0 where none
-        has."""
+        """Return by how many years the newest software that ran in these scopes, such as a
+        generation of chips, is older than the newest of all. It is the largest age where several
+        scopes have one, and 0 where none has."""
         scope_set = set(scopes)
         years = (software.year for software in self.newest if software.scope in scope_set)
         return max((self.software_year - year for year in years), default=0.0)
@@ -399,13 +399,14 @@ class Profile:
         """Return how far step times of runs in these `scopes` (widest first) lie from predictions,
         on machines that no run behind the profile came from. It is the neighbourhood of the
         narrowest scope that has one, or else the residual spread."""
-        return self._of_narrowest_scope(self.neighbourhoods, scopes).seen_from(self.between_sources)
+        return self._of_narrowest_scope(self.neighbourhoods, scopes).with_between_sources(self.between_sources)
 
     def memory_neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
-        """Return the neighbourhood of peak memory of the narrowest scope that has one, or the
-        residual spread where none has one."""
+        """Return how far peaks of memory of runs in these `scopes` (widest first) lie from
+        predictions: the neighbourhood of the narrowest scope that has one, or else the residual
+        spread."""
         narrowest = self._of_narrowest_scope(self.memory_neighbourhoods, scopes)
-        return narrowest.seen_from(self.memory_between_sources)
+        return narrowest.with_between_sources(self.memory_between_sources)
 
     def _of_narrowest_scope(
         self, neighbourhoods: Sequence[Neighbourhood], scopes: Sequence[str]

@@ -116,7 +116,8 @@ class Recomputed:
         scattered = 0.25 if self.pieces & {"dense", "experts"} else 0.0
         if "output" in self.pieces and _INPUTS not in self.pieces:
             scattered += 0.25
-        # The message counted above for the network is one quarter, in a parallel layer too.
+        # No more is saved than the quarter that `scattered` has for the network, even in a parallel
+        # layer, where the skipped product would bring half of the traffic.
         unsent = min(self.unsent_share, 0.25) if "dense" in self.pieces else 0.0
         return gathered + scattered - unsent
 

@@ -390,8 +390,9 @@ class Stack:
 
     @property
     def saves_scattered(self) -> bool:
-        """True where selective recompute goes by operations and saves what tensor parallelism
-        reduced and scattered (models.spec.recompute, `alternate_mm`)."""
+        """True where selective recompute goes by operations and saves the results of
+        tensor-parallel reduce-scatters (models.spec.recompute, `alternate_mm`), so that backward
+        does not repeat that traffic."""
         return any("alternate_mm" in modules for modules in self.selective)
 
     @property

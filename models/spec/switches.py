@@ -378,6 +378,7 @@ def _may_overlap_experts(problem: Problem, layout: Layout) -> bool:
     has_another = layout.pp == 1 or layout.virtual_stages > 1
     is_repeated = layout.recompute == "full" or "moe" in layout.recompute_modules
     has_all_to_all = layout.ep > 1 and problem.stack.dispatcher != "allgather"
+    # Frameworks run hybrid models with other code, which may lack the overlap.
     has_code = problem.stack.overlap_expert_of_hybrids or not problem.architecture.is_hybrid
     return (
         has_all_to_all
@@ -483,12 +484,12 @@ def _switch_from(entry: Mapping[str, Any], stack: Stack, years: Mapping[str, flo
 def _setting_from(entry: Mapping[str, Any]) -> Setting:
     """Return a setting from an entry of a document. Its words are its arguments as people write
     them."""
-    worked_out = {
+    parsed = {
         "value": catalogue.as_tuples(entry["value"]),
         "words": _arguments_as_written({**entry["arguments"], **entry.get("needs", {})}),
         "any_value": tuple(entry.get("any_value", ())),
     }
-    return Setting(**{**entry, **worked_out})
+    return Setting(**{**entry, **parsed})
 
 
 def _arguments_as_written(arguments: Mapping[str, Any]) -> str:

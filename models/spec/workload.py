@@ -45,6 +45,7 @@ class NumberFormat:
         """Bytes of a parameter on the wire where it is gathered in the format of GEMMs. Formats
         that scale by blocks are converted after they are gathered (Megatron-Core
         distributed_data_parallel.py, torchao float8 and mx_formats)."""
+        # Formats that scale by blocks have fractions of bytes, for the scales.
         return self.gemm_bytes if self.gemm_bytes in (1, 2) else self.activation_bytes
 
 

@@ -26,13 +26,13 @@ def test_a_fleet_learns_where_it_lies_among_sources_from_its_own_runs() -> None:
     mean = (grid * density).sum()
     on_grid = float(np.sqrt(((grid - mean) ** 2 * density).sum()))
     fleet = Neighbourhood(scope="fleet:chip", spread=0.1, unidentified=0.0, runs=5)
-    assert fleet.seen_from(0.2).between == pytest.approx(on_grid, rel=1e-6)
-    assert replace(fleet, runs=0).seen_from(0.2).between == pytest.approx(0.2)
+    assert fleet.with_between_sources(0.2).between == pytest.approx(on_grid, rel=1e-6)
+    assert replace(fleet, runs=0).with_between_sources(0.2).between == pytest.approx(0.2)
 
 
 def test_published_runs_never_tell_where_an_unseen_source_lies() -> None:
     many = Neighbourhood(scope="stack:megatron/dense", spread=0.1, unidentified=0.0, runs=10_000)
-    seen = many.seen_from(0.2)
+    seen = many.with_between_sources(0.2)
     assert seen.between == 0.2
     assert seen.total == pytest.approx(np.hypot(0.1, 0.2))
     assert (seen.spread_within_source(0.0), seen.spread_for_unseen_source(0.0)) == pytest.approx((0.1, seen.total))
