@@ -136,7 +136,8 @@ class Batch:
 
 
 class Fit:
-    """A set of targets and the terms of a profile that are to meet them."""
+    """A set of targets and the terms of a profile that are to meet them. The `sign` of a target is
+    0 for a measured value, 1 for a bound from below on its prediction, -1 for one from above."""
 
     def __init__(
         self,

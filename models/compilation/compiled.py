@@ -13,13 +13,13 @@ from typing import Any, TypeVar, cast
 from models.compilation.cache_folder import machine_code_folders
 from models.compilation.machine_code import MachineCode
 from models.compilation.parts import Dispatcher
-from models.compilation.processor import target_any_like_this_one
+from models.compilation.processor import target_shared_processor_level
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PACKAGE = Path(__file__).parents[1]
 
-target_any_like_this_one()
+target_shared_processor_level()
 
 
 def compiled(function: F) -> F:

@@ -226,8 +226,8 @@ def _recurrence(recurrence: Recurrence | None, hidden: int) -> dict[str, Any]:
     return {
         "recurs": True,
         "recurrence_flops": recurrence.flops,
-        "recurrence_traffic": recurrence.traffic,
-        "recurrence_light": recurrence.light_traffic,
-        "recurrence_kept": entered + recurrence.kept,
+        "recurrence_traffic": recurrence.kernel_traffic,
+        "recurrence_light": recurrence.elementwise_traffic,
+        "recurrence_kept": entered + recurrence.kept_elements,
         "recurrence_exchanged": entered + recurrence.values,
     }

@@ -246,8 +246,8 @@ def _facts(problem: Problem) -> Facts:
         reduce_copy_bytes=reduce_copy,
         sharded_master_bytes=workload.optimizer_state.master_bytes,
         # Kernels that the tables do not name keep no scores in memory, and take 128 keys at a time.
-        score_passes=SCORE_PASSES.get(problem.kernel, 0.0),
-        key_block=KEY_BLOCK.get(problem.kernel, 128),
+        score_passes=SCORE_PASSES.get(problem.attention_kernel, 0.0),
+        key_block=KEY_BLOCK.get(problem.attention_kernel, 128),
         loss_traffic_bytes=LOSS_TRAFFIC[stack.loss],
         loss_memory_bytes=logit_bytes * heads / problem.loss_chunks,
         loss_memory_bytes_over_tensor=(PARALLEL_LOSS_MEMORY if sharded_loss else logit_bytes)

@@ -110,10 +110,10 @@ def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]
 
 
 def _steps(lengths: Sequence[int], torus_dims: Sequence[int], block: int) -> Iterator[Step]:
-    """Yield the steps in which devices are numbered, from the inside out. `lengths` are those of
-    the cluster's dims, and `torus_dims` lists the dims of the torus in the order of the filling.
-    The dims of the torus are filled together, at the place of the innermost: first within a block
-    of side `block`, then from block to block."""
+    """Yield the steps in which devices are numbered, from the inside out, as rows of (dim, number
+    of devices or blocks, stride). `lengths` are those of the cluster's dims, and `torus_dims` lists
+    the dims of the torus in the order of the filling. The dims of the torus are filled together, at
+    the place of the innermost: first within a block of side `block`, then from block to block."""
     for dim, length in enumerate(lengths):
         if dim not in torus_dims:
             yield dim, length, 1
@@ -122,7 +122,8 @@ def _steps(lengths: Sequence[int], torus_dims: Sequence[int], block: int) -> Ite
             for torus_dim, side in sides.items():
                 yield torus_dim, side, 1
             for torus_dim, side in sides.items():
-                yield torus_dim, -(-lengths[torus_dim] // side), side
+                blocks = -(-lengths[torus_dim] // side)  # rounded up
+                yield torus_dim, blocks, side
 
 
 def filling_code(torus_axes: Array, torus_block: Array) -> Array:

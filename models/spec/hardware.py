@@ -319,8 +319,9 @@ class Cluster:
         return next(filter(None, shapes), (1,) * torus.ndim)
 
     @property
-    def wraps(self) -> tuple[tuple[int, bool], ...]:
-        """The length of every dim of a slice, and whether it closes into a ring."""
+    def slice_dims(self) -> tuple[tuple[int, bool], ...]:
+        """The dims of a slice, each as its length and whether it closes into a ring; empty where
+        there is no torus."""
         torus = self.fabric.torus
         if torus is None:
             return ()
@@ -347,7 +348,7 @@ class Cluster:
             yield Dim(name="die", kind="switch", scale="up", domain=per_chip, gb_s=gb_s)
         domain = per_chip
         link_gb_s = torus.gb_s_per_link / per_chip  # the devices of a chip share its links
-        for name, (length, wraps) in zip("zyx", reversed(self.wraps), strict=False):
+        for name, (length, wraps) in zip("zyx", reversed(self.slice_dims), strict=False):
             domain *= length
             yield Dim(
                 name=name, kind="ring", scale="up", domain=domain, gb_s=link_gb_s, wraps=wraps

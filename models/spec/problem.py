@@ -60,7 +60,7 @@ class Problem:
         if is_known_vendor:
             reason = stack.missing_kernel_reason(chip.generation, chip.vendor)
             if reason:
-                raise Invalid("stack.attention_kernel", self.kernel, reason)
+                raise Invalid("stack.attention_kernel", self.attention_kernel, reason)
         if precision == "mxfp8" and not {"fp4", "fp6"} & chip.peak_tflops.keys():
             rule = (
                 "needs matrix units that scale by blocks, which come with fp4 or fp6, and"
@@ -93,7 +93,7 @@ class Problem:
             raise Invalid(f"model.encoder.{name}", True, rule)
 
     @cached_property
-    def kernel(self) -> str:
+    def attention_kernel(self) -> str:
         """The attention kernel that the stack runs on the chip."""
         return self.stack.kernel_on(self.cluster.chip.generation)
 
@@ -156,7 +156,8 @@ class Problem:
 
     @property
     def max_virtual_stages(self) -> int:
-        """The most chunks of the model that a device may hold."""
+        """The most chunks of the model that a device may hold. Some stacks have no virtual stages
+        for hybrid models, which they run with other code."""
         holds_several = self.stack.interleaves_hybrids or not self.architecture.is_hybrid
         return self.stack.max_virtual_stages if holds_several else 1
 
@@ -178,11 +179,11 @@ class Problem:
     @property
     def materialises_scores(self) -> bool:
         """True where the attention kernel writes the scores of all pairs of tokens to memory."""
-        return self.kernel in ("unfused", "fused_softmax")
+        return self.attention_kernel in ("unfused", "fused_softmax")
 
     @property
     def parameter_bytes(self) -> float:
-        """The bytes of a parameter in use."""
+        """The bytes of a parameter as layers use it, beside any fp32 master copy."""
         return self.workload.number_format.activation_bytes
 
     @property
@@ -345,7 +346,8 @@ class Problem:
 
     def effective_modules(self, modules: tuple[str, ...]) -> tuple[str, ...]:
         """Return those of `modules` that some layer of the model has, so that policies with equal
-        effect compare equal. Return all of them where no layer has any."""
+        effect compare equal. Return all of them where no layer has any: selective recompute without
+        modules would stand for the stack's own."""
         return tuple(filter(self.has_module, modules)) or modules
 
     @cached_property
@@ -404,7 +406,7 @@ class Problem:
             f"routing:{self.routing}",
             f"fusion:{'fused' if stack.fused else 'unfused'}",
             f"generation:{chip.generation}",
-            f"kernel:{self.kernel}/{chip.generation}",
+            f"kernel:{self.attention_kernel}/{chip.generation}",
             f"stack:{stack.calibrated_as}",
             f"chip:{chip.id}",
             f"fabric:{self.cluster.fabric.id}",

@@ -252,7 +252,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbourhood:
-    """The distance of runs of one kind from what a fit without their model, chip and stack
+    """The scatter of runs of one kind around what a fit without runs of their model, chip and stack
     predicted.
 
     `spread` is a standard deviation of log step time, or of the log of peak memory: that of the
@@ -399,7 +399,8 @@ class Profile:
         """Return how far step times of runs in these `scopes` (widest first) lie from predictions,
         on machines that no run behind the profile came from. It is the neighbourhood of the
         narrowest scope that has one, or else the residual spread."""
-        return self._of_narrowest_scope(self.neighbourhoods, scopes).with_between_sources(self.between_sources)
+        narrowest = self._of_narrowest_scope(self.neighbourhoods, scopes)
+        return narrowest.with_between_sources(self.between_sources)
 
     def memory_neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
         """Return how far peaks of memory of runs in these `scopes` (widest first) lie from

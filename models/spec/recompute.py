@@ -87,7 +87,8 @@ def decode_policy(code: int) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Recomputed:
-    """The part of a layer that is computed again: the whole of it, or some pieces."""
+    """The part of a layer that is computed again: the whole of it, or some pieces, by their names
+    in PIECES."""
 
     whole: bool
     pieces: frozenset[str]

@@ -35,7 +35,8 @@ def test_published_runs_never_tell_where_an_unseen_source_lies() -> None:
     seen = many.with_between_sources(0.2)
     assert seen.between == 0.2
     assert seen.total == pytest.approx(np.hypot(0.1, 0.2))
-    assert (seen.spread_within_source(0.0), seen.spread_for_unseen_source(0.0)) == pytest.approx((0.1, seen.total))
+    assert seen.spread_within_source(0.0) == pytest.approx(0.1)
+    assert seen.spread_for_unseen_source(0.0) == pytest.approx(seen.total)
 
 
 def test_a_stored_profile_keeps_how_far_sources_lie_apart() -> None:
