@@ -53,7 +53,8 @@ def spread_of_sources(
     """Return the standard deviation between sources, as `between_sources` defines it, from
     residuals (targets,) under fits that saw no run of the target's organisation. `names` (targets,)
     are the organisations. A run whose residual is not a number does not count."""
-    # The rows of each source, and the organisations of each pair of chip generation and stack.
+    # The rows of each source, and the organisations of each pair of chip generation and stack. A
+    # pair with one organisation is left out: its residuals come mostly from terms without runs.
     members: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     organisations: defaultdict[str, set[str]] = defaultdict(set)
     for i, target in enumerate(fit.targets):

@@ -194,7 +194,7 @@ def measured_run(o: Observation) -> FittedRun:
 
 def _joint_posterior(fit: Fit, estimate: Estimate, known: Posterior) -> Posterior:
     """Return the posterior of the terms that runs informed, in this fit or in an earlier one, whose
-    posterior is `known`."""
+    posterior is `known`. Other terms are left out: they are as independent as their priors."""
     keys = [term.key for term in fit.terms]
     is_informed = np.sqrt(np.diag(estimate.covariance)) < _INFORMED_SHARE * fit.prior_spread
     kept = [i for i, key in enumerate(keys) if is_informed[i] or key in known.keys]

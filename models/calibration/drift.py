@@ -127,6 +127,7 @@ def _pettitt(residuals: Array) -> tuple[int, float]:
         return 0, 1.0
     rank = _mean_ranks(residuals)
     count = np.arange(1, n)
+    # Twice the distance of the first runs' sum of ranks from its mean if there is no change.
     statistic = np.abs(2 * np.cumsum(rank)[:-1] - count * (n + 1))
     is_allowed = (count >= MIN_RUNS) & (count <= n - MIN_RUNS)
     largest = int(np.argmax(np.where(is_allowed, statistic, -1.0)))

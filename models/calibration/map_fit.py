@@ -168,6 +168,7 @@ class Fit:
         self.prior_noise = new_fleet_noise
         self.noise_inflation = noise_inflation
         scopes = {scope for target in targets for scope in target.problem.scopes}
+        # Scopes of _LIKE_ALL, such as in-house stacks, name no single thing that could differ.
         self.profile = profile = profile.with_offsets(scopes - _LIKE_ALL)
         self.targets = targets
         self.quantities = quantities

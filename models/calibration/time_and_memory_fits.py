@@ -134,8 +134,8 @@ def solve_time_fit(
     """
     fit = time_fit(profile, observations, posterior, new_fleet=new_fleet)
     estimate = fit.solve()
-    bare = [o.without_parts() for o in observations]
-    if not new_fleet or bare == [*observations]:
+    without_parts = [o.without_parts() for o in observations]
+    if not new_fleet or without_parts == [*observations]:
         return fit, estimate, []
     contradicted = _contradicted_runs(fit, estimate, observations, posterior)
     if not contradicted:

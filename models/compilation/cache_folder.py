@@ -87,7 +87,7 @@ class Claim:
     def __init__(self, file: Path, name: str) -> None:
         """Wait until no other process holds the claim on this name, and take it. Raise OSError
         where the file cannot be opened or locked."""
-        # Each name has a byte of its own, up to collisions, in which one process only waits longer.
+        # Each name has a byte. Where two names share one, a process only waits longer.
         byte = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
         try:

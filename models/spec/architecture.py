@@ -124,8 +124,8 @@ class Architecture:
         return has_state_space or any(layer.blocks == 1 for layer in self.kinds)
 
     def with_depth_scaled(self, times: float) -> Architecture:
-        """Return this architecture made `times` times as deep. Kinds of layers keep their order and
-        their proportions. Raise Invalid above MAX_LAYERS."""
+        """Return this architecture made `times` times as deep, for sweeps over the size of a model.
+        Kinds of layers keep their order and their proportions. Raise Invalid above MAX_LAYERS."""
         depth = self.num_layers
         scaled = max(round(times * depth), 1)
         if scaled > MAX_LAYERS:

@@ -163,7 +163,8 @@ def families() -> Mapping[str, str]:
 
 def matching_name(own: Architecture, others: Iterable[Architecture]) -> str | None:
     """Return the name of the first of `others` that equals this model in all but its name and the
-    padding of its vocabulary; None where none does."""
+    padding of its vocabulary; None where none does. It recognises a known model that a request
+    describes field by field."""
     for known in others:
         if not 0 <= own.vocab_size - known.vocab_size < _MOST_PADDING:
             continue
@@ -213,19 +214,19 @@ def _without_seldom_stated(own: Architecture) -> Architecture:
 def _layer_without_seldom_stated(layer: Layer) -> Layer:
     """Return a layer with default values in fields that sources seldom state: biases, norms, sinks,
     gates of shared experts and groups of experts."""
-    attention, block = layer.attention, layer.feed_forward
+    attention, network = layer.attention, layer.feed_forward
     if attention:
         attention = replace(
             attention, attention_bias=False, attention_output_bias=False, qk_norm=False, sinks=False
         )
-    block = replace(block, bias=False) if block else None
-    if isinstance(block, Moe):
-        plain = {"router_bias": False, "shared_gate": False, "selection_bias": False}
-        block = replace(block, **plain, num_groups=1, groups_per_token=1)
+    network = replace(network, bias=False) if network else None
+    if isinstance(network, Moe):
+        defaults = {"router_bias": False, "shared_gate": False, "selection_bias": False}
+        network = replace(network, **defaults, num_groups=1, groups_per_token=1)
     return replace(
         layer,
         attention=attention,
-        feed_forward=block,
+        feed_forward=network,
         num_norms=2,
         norm_bias=False,
         post_norms=False,
@@ -235,26 +236,26 @@ def _layer_without_seldom_stated(layer: Layer) -> Layer:
 def chip_from(entry: Mapping[str, Any]) -> Chip:
     """Return a chip from an entry in the form of data/chips.json. Its fabric is its scale-up domain
     or torus, and its NICs. Raise Invalid where it has no links."""
-    up = entry["scale_up"]
-    out = entry.get("scale_out_gb_s")
+    scale_up = entry["scale_up"]
+    nic_gb_s = entry.get("scale_out_gb_s")
     levels = []
-    torus = Torus(**up["torus"]) if up.get("torus") else None
+    torus = Torus(**scale_up["torus"]) if scale_up.get("torus") else None
     if torus is None:
         domain = Level(
             name="scale-up domain",
-            gb_s_per_chip=up["gb_s_per_chip"],
-            size=up["domain"],
-            peer_gb_s=up.get("peer_gb_s"),
+            gb_s_per_chip=scale_up["gb_s_per_chip"],
+            size=scale_up["domain"],
+            peer_gb_s=scale_up.get("peer_gb_s"),
         )
         levels.append(domain)
-    if out:
+    if nic_gb_s:
         network = "data-centre network" if torus else "scale-out"
-        levels.append(Level(name=network, gb_s_per_chip=out))
+        levels.append(Level(name=network, gb_s_per_chip=nic_gb_s))
     if not levels and torus is None:
         raise Invalid("chip", entry["id"], "needs a scale-up domain or a scale-out bandwidth")
     source = "; ".join(entry.get("sources", ()))
-    links = Fabric(id=entry["id"], levels=tuple(levels), torus=torus, source=source)
-    return from_json(Chip, {**entry, "fabric": links})
+    fabric = Fabric(id=entry["id"], levels=tuple(levels), torus=torus, source=source)
+    return from_json(Chip, {**entry, "fabric": fabric})
 
 
 @cache

@@ -80,7 +80,7 @@ def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]
     lengths = [domain // inside for domain, inside in zip(domains, [1, *domains], strict=False)]
     steps = list[list[Step]]()
     fillings = list[tuple[int, int]]()
-    kinds = list[tuple[tuple[int, int, bool], ...]]()
+    signatures = list[tuple[tuple[int, int, bool], ...]]()
     for code, order in enumerate(TORUS_AXES):
         torus_dims = [dim_of[name] for name in order if name in dim_of]
         for block in TORUS_BLOCKS:
@@ -93,17 +93,17 @@ def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]
                 # Fillings are alike where their steps join as many devices along dims of the
                 # same length that both close, or both do not.
                 joining = [(dim, number) for dim, number, _ in filling_steps if number > 1]
-                kinds.append(
+                signatures.append(
                     tuple((lengths[dim], number, closes.get(dim, False)) for dim, number in joining)
                 )
     dims, numbers, strides = np.moveaxis(np.array(steps, dtype=np.int64), 2, 0)
-    number_of = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    number_of = {signature: i for i, signature in enumerate(dict.fromkeys(signatures))}
     return DeviceOrders(
         domains=np.cumprod(numbers, axis=1),
         dims=dims,
         strides=strides,
         fillings=np.array(fillings),
-        kinds=np.array([number_of[kind] for kind in kinds]),
+        kinds=np.array([number_of[signature] for signature in signatures]),
         default_domains=np.array(domains, dtype=np.int64),
         lengths=np.array(lengths),
     )

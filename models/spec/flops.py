@@ -159,16 +159,16 @@ def _frozen_flops(architecture: Architecture, seq_len: float, count: AttentionCo
     saves its weight gradients, and all of backward where nothing before it is trained. The head
     counts as trained."""
     hidden = architecture.hidden_size
-    frozen = 0.0
+    saved = 0.0
     for kind, layers in architecture.layer_runs:
         layer = architecture.kinds[kind]
         if layer.gradients == "inputs":
             # Weight gradients take as many FLOPs as forward, but for attention scores ("none"
             # leaves them out), which have no weights.
-            frozen += layers * layer_forward_flops(layer, hidden, seq_len, "none")
+            saved += layers * layer_forward_flops(layer, hidden, seq_len, "none")
         elif layer.gradients == "none":  # Backward takes twice the FLOPs of forward.
-            frozen += layers * 2 * layer_forward_flops(layer, hidden, seq_len, count)
-    return frozen
+            saved += layers * 2 * layer_forward_flops(layer, hidden, seq_len, count)
+    return saved
 
 
 def step_time_from_throughput(

@@ -259,6 +259,7 @@ class Cluster:
         It then cannot replace a node in trouble by another."""
         levels = self.fabric.levels
         largest = levels[-1].size if levels else None
+        # The innermost level is a node.
         return largest is not None and self.num_chips + (levels[0].size or 0) > largest
 
     def has_same_links(self, other: Cluster) -> bool:
@@ -490,9 +491,9 @@ def _merge_dims(dims: list[Dim], n: int) -> tuple[Dim, ...]:
         if dim.domain <= joined or joined >= n:
             continue
         # Levels with links between peers stay apart: their rate depends on the members of a group.
-        is_switch = dim.kind == "switch" and dim.peer_gb_s is None
+        may_merge = dim.kind == "switch" and dim.peer_gb_s is None
         links = dim.kind, dim.scale, dim.gb_s
-        if merged and is_switch and links == (merged[-1].kind, merged[-1].scale, merged[-1].gb_s):
+        if merged and may_merge and links == (merged[-1].kind, merged[-1].scale, merged[-1].gb_s):
             merged.pop()  # the outer dim joins all that the inner one joins
         merged.append(dim)
         joined = dim.domain

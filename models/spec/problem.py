@@ -386,8 +386,8 @@ class Problem:
     @property
     def neighbourhood_scopes(self) -> tuple[str, ...]:
         """The kinds of runs that a run of this problem belongs to, from the widest on, such as
-        ("all", "all/sparse", "stack:megatron/sparse", "fleet:h100/megatron"). Each may have a
-        Neighbourhood in a profile (models.spec.profile)."""
+        ("all", "all/sparse", "stack:megatron/sparse", "fleet:h100/megatron"). A profile may say of
+        each how far its runs lie from predictions (models.spec.profile.Neighbourhood)."""
         return (
             "all",
             f"all/{self.density}",
@@ -397,7 +397,8 @@ class Problem:
 
     @cached_property
     def scopes(self) -> tuple[str, ...]:
-        """The scopes of a profile that apply to this problem, from the widest on."""
+        """The scopes whose terms add up to the coefficients of this problem, beside those of scope
+        "all", from the widest on."""
         chip = self.cluster.chip
         stack = self.stack
         return (

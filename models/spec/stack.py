@@ -418,8 +418,8 @@ class Stack:
         """
         kernel = self.kernel_on(generation)
         runs_on = _KERNEL_GENERATIONS.get(kernel)
-        is_known = vendor not in ("nvidia", "google") or generation in _KNOWN_GENERATIONS
-        if runs_on and generation not in runs_on and is_known:
+        may_be_new = vendor in ("nvidia", "google") and generation not in _KNOWN_GENERATIONS
+        if runs_on and generation not in runs_on and not may_be_new:
             return f"runs on chips of {' and '.join(runs_on)} only, not of {generation}"
         if kernel in ("flash1", "flash2") and generation in _WITHOUT_FLASH:
             return f"does not run on chips of {generation}: {_PYTORCH_KERNELS[generation]} does"

@@ -193,8 +193,9 @@ def as_of(stack: Stack, year: float) -> Stack:
 
 def as_usually_run(stack: Stack, organisation: str, year: float | None) -> Stack:
     """Return the stack as an organisation that does not state its switches presumably ran it in
-    that year, or now without a year. Switches get their values in published runs. Those that few
-    people set get the framework's defaults, unless the organisation makes the framework."""
+    that year, or now without a year. Switches get the values that published runs usually have,
+    where these are known. Switches that few people set get the framework's defaults, unless the
+    organisation makes the framework."""
     table = _tables().get(stack.id, _NO_TABLE)
     published = {
         switch.field: _value_at(switch.published, year).value
@@ -249,6 +250,7 @@ def launch_arguments(
         if setting.only_read:
             rule = f"the framework stops at {setting.words}"
             raise Invalid(f"stack.{switch.field}", setting.value, rule)
+        # Code of the training script makes settings with `in_code` (launch_code returns these).
         if switch.of_script != of_script or setting.in_code:
             continue
         arguments |= {**setting.arguments, **setting.needs}
@@ -319,7 +321,7 @@ def read_switches(
 
 def _read_setting(switch: Switch, arguments: Mapping[str, Any]) -> Setting:
     """Return the setting of a switch that fits these arguments (values by name), and of several the
-    one with most arguments. Raise Invalid where none fits."""
+    one with most arguments, which is the most specific. Raise Invalid where none fits."""
     fitting = [setting for setting in switch.settings if _fits(setting, arguments)]
     if not fitting:
         written = ", ".join(f"{name} {value}" for name, value in arguments.items())

@@ -37,7 +37,7 @@ def trains_embedding(architecture: Architecture, workload: Workload) -> bool:
     to."""
     trained = workload.trained
     if trained is None:
-        return workload.lora is None
+        return workload.lora is None  # adapters freeze it
     return trained.embedding or (architecture.tie_word_embeddings and trained.head)
 
 
@@ -46,7 +46,7 @@ def trains_head(architecture: Architecture, workload: Workload) -> bool:
     tied to."""
     trained = workload.trained
     if trained is None:
-        return workload.lora is None
+        return workload.lora is None  # adapters freeze it
     return trained.head or (architecture.tie_word_embeddings and trained.embedding)
 
 

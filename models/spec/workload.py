@@ -244,6 +244,7 @@ class Workload:
         its document: E[l²] / E[l] of documents of l tokens."""
         if self.packing is None:
             return self.seq_len
+        # E[l²] = mean² · (1 + spread²)
         length = self.packing.mean_length * (1 + self.packing.spread**2)
         return min(length, self.seq_len)
 
