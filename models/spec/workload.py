@@ -235,7 +235,7 @@ class Workload:
         if self.master_weights:
             return state
         has_narrow_moments = self.optimizer.endswith(("_8bit", "_bf16_moments"))
-        moment_bytes = state.moment_bytes if has_narrow_moments else state.moment_bytes / 2
+        moment_bytes = state.moment_bytes / (1 if has_narrow_moments else 2)
         return Optimizer(master_bytes=0.0, moment_bytes=moment_bytes)
 
     @property
