@@ -132,7 +132,7 @@ def _ranking_time_s(remedy: Remedy) -> float:
     change = remedy.change
     if change is None or change.switch is None:
         return remedy.step_time_s
-    is_usual = change.after == change.switch.taken_at().value
+    is_usual = change.after == change.switch.recipe_value_at().value
     return remedy.step_time_s / (1 + LEAST_GAIN) if is_usual else remedy.step_time_s
 
 

@@ -88,7 +88,7 @@ def _effect(
     there is none. `year` dates the software, None for today's. `base` is the cost with the stack as
     it is, and `cost` returns that with another stack."""
     default = switch.default_at(year)
-    taken = switch.taken_at(year)
+    taken = switch.recipe_value_at(year)
     value = getattr(stack, switch.field)
     for otherwise in _other_values(switch, value, default, taken):
         with suppress(Invalid):  # the kernel may not be written for the chip

@@ -50,9 +50,11 @@ def between_sources(
 def spread_of_sources(
     fit: Fit, residuals: Array, names: Array, quantities: tuple[str, ...]
 ) -> float:
-    """Return the standard deviation of `between_sources` from residuals, of shape (targets,), under
-    fits that saw no run of the target's organisation. `names` are the organisations, of shape
-    (targets,). A run whose residual is not a number does not count."""
+    """Return the standard deviation between sources, as `between_sources` defines it, from
+    residuals (targets,) under fits that saw no run of the target's organisation. `names` (targets,)
+    are the organisations. A run whose residual is not a number does not count."""
+    # The rows of each source, and the organisations of each pair of chip generation and stack. A
+    # pair with one organisation is left out: its residuals come mostly from terms without runs.
     members: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     organisations: defaultdict[str, set[str]] = defaultdict(set)
     for i, target in enumerate(fit.targets):
@@ -75,7 +77,8 @@ def spread_of_sources(
 
 def _mean_square_of_nearest() -> float:
     """Return the mean square of a standard normal variable, given that it lies in the central
-    _NEAREST of its distribution."""
+    _NEAREST of its distribution. Over it, the mean square of the nearest medians is the variance of
+    all."""
     normal = NormalDist()
     end = normal.inv_cdf((1 + _NEAREST) / 2)
-    return 1 - 2 * end * normal.pdf(end) / _NEAREST
+    return 1 - 2 * end * normal.pdf(end) / _NEAREST  # variance of a truncated normal

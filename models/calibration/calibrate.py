@@ -164,7 +164,8 @@ def calibrate(
 
 def with_published_terms(profile: Profile, observations: Sequence[Observation]) -> Profile:
     """Return the profile with terms fitted to published runs as `calibrate` does, but without its
-    estimates of how far runs scatter."""
+    estimates of how far runs scatter, which need many solutions. It is a first fit, by whose
+    predictions the layouts are chosen that sources leave open."""
     known = Posterior.independent()
     time, time_estimate, _ = solve_time_fit(profile, observations, known, new_fleet=False)
     memory = memory_fit(profile, observations, known)
@@ -193,7 +194,7 @@ def measured_run(o: Observation) -> FittedRun:
 
 def _joint_posterior(fit: Fit, estimate: Estimate, known: Posterior) -> Posterior:
     """Return the posterior of the terms that runs informed, in this fit or in an earlier one, whose
-    posterior is `known`."""
+    posterior is `known`. Other terms are left out: they are as independent as their priors."""
     keys = [term.key for term in fit.terms]
     is_informed = np.sqrt(np.diag(estimate.covariance)) < _INFORMED_SHARE * fit.prior_spread
     kept = [i for i, key in enumerate(keys) if is_informed[i] or key in known.keys]

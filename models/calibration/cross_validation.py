@@ -70,10 +70,10 @@ class ProfileComparison:
         counts = Counter(kind for kinds in self.kinds for kind in kinds)
         result = {}
         for kind in sorted(kind for kind, count in counts.items() if count >= MIN_RUNS_TO_JUDGE):
-            mine = np.array([kind in kinds for kinds in self.kinds])
-            before = median_error(self.before[mine], self.measured[mine])
-            after = median_error(self.after[mine], self.measured[mine])
-            result[kind] = int(mine.sum()), before, after
+            is_of_kind = np.array([kind in kinds for kinds in self.kinds])
+            before = median_error(self.before[is_of_kind], self.measured[is_of_kind])
+            after = median_error(self.after[is_of_kind], self.measured[is_of_kind])
+            result[kind] = int(is_of_kind.sum()), before, after
         return result
 
 
@@ -100,15 +100,15 @@ def cross_validate(
         return fitted, None
     held_out = fit.held_out_predictions(folds, estimate)
     quantities = MEMORY_QUANTITIES if of_memory else ("step_time",)
-    # Only for published step times is it estimated how much worse unusual runs are predicted.
+    # How much worse unusual runs are predicted is estimated for published step times only.
     if fit.is_new_fleet or of_memory:
-        weight, known = None, None
-        if fit.is_new_fleet:
+        weight, known_spreads = None, None
+        if fit.is_new_fleet:  # the fleet's reports leave the spreads of published runs as they are
             weight = weight_without_outliers(fit, estimate)
             spreads_before = before.memory_neighbourhoods if of_memory else before.neighbourhoods
-            known = {spread.scope: spread for spread in spreads_before}
+            known_spreads = {spread.scope: spread for spread in spreads_before}
         spreads = residual_spreads(
-            fit, estimate, held_out, groups, weight, known, quantities=quantities
+            fit, estimate, held_out, groups, weight, known_spreads, quantities=quantities
         )
         if of_memory:
             fitted = replace(fitted, memory_neighbourhoods=spreads)
@@ -116,8 +116,8 @@ def cross_validate(
             fitted = replace(fitted, neighbourhoods=spreads)
     else:
         fitted = with_published_spreads(fitted, fit, estimate, held_out, groups)
-    spread_in = fitted.memory_neighbourhood if of_memory else fitted.neighbourhood
-    expected = [spread_in(target.problem.neighbourhood_scopes).total for target in fit.targets]
+    neighbourhood = fitted.memory_neighbourhood if of_memory else fitted.neighbourhood
+    expected = [neighbourhood(target.problem.neighbourhood_scopes).total for target in fit.targets]
     return fitted, _comparison(fit, quantities, held_out, np.array(expected))
 
 
@@ -147,9 +147,9 @@ def _folds(fit: Fit, groups: Mapping[str, str]) -> Array | None:
     """Return the number of each target's fold; None where there are too few runs.
 
     Every group is a fold of its own. In the fit of a new fleet, groups are dealt out to at most
-    _MAX_FOLDS folds. Where there are too few groups, stretches of time are folds (keys sort by
-    time). All measurements of a run are held out with it, and all micro-benchmarks are a fold of
-    their own (-1).
+    _MAX_FOLDS folds, because each costs a solution of its own. Where there are too few groups,
+    stretches of time are folds (keys sort by time). All measurements of a run are held out with it,
+    and all micro-benchmarks are a fold of their own (-1).
     """
     keys = list(dict.fromkeys(t.key for t in fit.targets if t.quantity in RUN_QUANTITIES))
     numbers = {name: i for i, name in enumerate(dict.fromkeys(groups[key] for key in keys))}
@@ -170,15 +170,15 @@ def _comparison(
 ) -> ProfileComparison | None:
     """Compare the profile that a fit began with to the held-out predictions, on the runs that
     measured one of these quantities. Return None where these are too few."""
-    mine = np.array([t.quantity in quantities and t.side == "equal" for t in fit.targets])
-    if mine.sum() < MIN_RUNS_TO_JUDGE:
+    is_measured = np.array([t.quantity in quantities and t.side == "equal" for t in fit.targets])
+    if is_measured.sum() < MIN_RUNS_TO_JUDGE:
         return None
-    problems = [fit.targets[i].problem for i in np.flatnonzero(mine).tolist()]
+    problems = [fit.targets[i].problem for i in np.flatnonzero(is_measured).tolist()]
     return ProfileComparison(
-        measured=fit.value[mine],
-        before=fit.log_predictions(fit.prior_mean)[mine],
-        after=held_out[mine],
-        spread=spread[mine],
+        measured=fit.value[is_measured],
+        before=fit.log_predictions(fit.prior_mean)[is_measured],
+        after=held_out[is_measured],
+        spread=spread[is_measured],
         kinds=tuple(
             (f"chip:{p.cluster.chip.id}", f"stack:{p.stack.calibrated_as}") for p in problems
         ),

@@ -95,8 +95,9 @@ def _segmented(residuals: Array, start: int, significance: float) -> list[int]:
 
 
 def _refined(residuals: Array, splits: list[int], significance: float) -> list[int]:
-    """Return the splits, each found again between the split before it and the next one. A split
-    that is then no longer significant is left out."""
+    """Return the splits, each found again between the split before it and the next one, because it
+    was first found in a stretch that other changes may have blurred. A split that is then no longer
+    significant is left out."""
     refined: list[int] = []
     next_splits = [*splits[1:], len(residuals)]
     for _, end in zip(splits, next_splits, strict=False):
@@ -126,6 +127,7 @@ def _pettitt(residuals: Array) -> tuple[int, float]:
         return 0, 1.0
     rank = _mean_ranks(residuals)
     count = np.arange(1, n)
+    # Twice the distance of the first runs' sum of ranks from its mean if there is no change.
     statistic = np.abs(2 * np.cumsum(rank)[:-1] - count * (n + 1))
     is_allowed = (count >= MIN_RUNS) & (count <= n - MIN_RUNS)
     largest = int(np.argmax(np.where(is_allowed, statistic, -1.0)))

@@ -34,8 +34,9 @@ def _data() -> dict[str, Any]:
 
 
 def published_benchmarks() -> dict[str, Any]:
-    """Return the ratios of published seconds of micro-benchmarks to the model's. They are nested by
-    operation, generation of chips, extent ("one domain" or "several domains") and size."""
+    """Return the ratios of published seconds of micro-benchmarks to the model's, against which a
+    fleet's own benchmarks are compared. They are nested by operation, generation of chips, extent
+    ("one domain" or "several domains") and size."""
     benchmarks: dict[str, Any] = _data()["benchmarks"]
     return benchmarks
 
@@ -79,7 +80,8 @@ def _initial_spread(term: Term) -> float | None:
     for offsets that fleets had in an earlier release only."""
     if not is_of_fleet(term.scope):
         return None
-    # A pair has its names there: "fleet:h100/megatron", "fleet:h100/megatron/sparse".
+    # "fleet:chip:h100" -> "chip". The scope of a pair has names in place of the kind:
+    # "fleet:h100/megatron" -> "pair", "fleet:h100/megatron/sparse" -> "sparse".
     kind = term.scope.split(":")[1]
     if kind not in ("all", "chip", "stack", "model", "sequence"):
         kind = "sparse" if kind.endswith("/sparse") else "pair"

@@ -81,7 +81,8 @@ def group_shifts(fit: Fit, estimate: Estimate, groups: Sequence[Collection[str]]
 
 
 def joined(groups: Sequence[Influence]) -> Influence:
-    """Return the influence of several groups together. A name that they do not share is None."""
+    """Return the influence of several groups together, with the keys of their latest observations
+    only. Chip, stack, model and parameters are None where the groups differ in them."""
     latest = sorted((key for group in groups for key in group.latest), reverse=True)
 
     def shared(name: str) -> Any:
@@ -118,7 +119,8 @@ def _model_of(o: Observation) -> tuple[str, int] | None:
 
 
 def _influence(group: Sequence[Observation], shift: Array) -> Influence:
-    """Return the influence of a group, which shifts the terms by `shift` (terms,)."""
+    """Return the influence of a group, which shifts the terms by `shift` (terms,). It keeps the
+    keys of the latest observations alone, which are enough to look the group up."""
     problem = group[0].problem
     model, parameters = _model_of(group[0]) or (None, None)
     benchmarks = sum(o.is_benchmark for o in group)

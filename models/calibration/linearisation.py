@@ -67,8 +67,9 @@ class Linearisation:
         return np.asarray(self.gradients(np.bincount(self.row, slope, len(self.logs))[None])[0])
 
     def gradients(self, slope_of_rows: Array) -> Array:
-        """Return the slopes in each term of several sums over runs, from their slopes (sums, rows)
-        in the log prediction of each row; shape (sums, terms)."""
+        """Return the slopes of several sums over runs, such as losses, in each term; shape (sums,
+        terms). It is the chain rule: `slope_of_rows` (sums, rows) are the slopes of the sums in the
+        log prediction of each row."""
         result = np.zeros((len(slope_of_rows), len(self.theta)))
         for block in self.blocks:
             in_coefficients = slope_of_rows[:, block.rows] @ self.slopes[block.rows]

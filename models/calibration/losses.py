@@ -67,8 +67,9 @@ class BoundLoss:
     def of(cls, sign: Array, distance: Array, noise: Array) -> BoundLoss:
         """Return the loss of predictions. `distance` is the log of the bound less that of the
         prediction."""
+        # The scale at which a logistic distribution has the standard deviation `noise`.
         width = noise * _LOGISTIC_SCALE
-        limit = _LARGEST_VIOLATION
+        limit = _LARGEST_VIOLATION  # beyond it, exp() overflows or loses all digits
         return cls(sign, width, np.clip(sign * distance / width, -limit, limit))
 
     def loss(self) -> Array:
@@ -77,7 +78,7 @@ class BoundLoss:
 
     def irls_residual(self) -> Array:
         """Return the residuals that make weighted least squares, with `irls_weight`, step to the
-        minimum of the loss."""
+        minimum of the loss: its slope over the curvature of the parabola in its place."""
         return np.asarray(self.sign * self.width * self._wrong_probability() / self._majorant())
 
     def irls_weight(self, weight: Array) -> Array:

@@ -128,6 +128,7 @@ class Batch:
     def log_predictions(self, columns: Array, values: Array) -> Array:
         """Return log predictions of each layout under n sets of `values` (n, columns) of the
         coefficients in these columns of a record; shape (layouts, n)."""
+        # A record is a row of floats, one for each coefficient.
         coefficients = np.repeat(self.coefficients, len(values))
         coefficients.view(np.float64).reshape(len(values), -1)[:, columns] = values
         costs = step_costs_under_each(self.rows, coefficients)
@@ -135,7 +136,8 @@ class Batch:
 
 
 class Fit:
-    """A set of targets and the terms of a profile that are to meet them."""
+    """A set of targets and the terms of a profile that are to meet them. The `sign` of a target is
+    0 for a measured value, 1 for a bound from below on its prediction, -1 for one from above."""
 
     def __init__(
         self,
@@ -153,11 +155,12 @@ class Fit:
         quantity from predictions.
 
         Where the targets are of a new fleet, `new_fleet_noise` (runs,) is how far runs like each of
-        them scatter on unseen machines. Noise then begins there and not at the residuals, which may
-        all lie on one side: a fleet that is slower than published ones is an offset to learn and no
-        noise. `noise_inflation` is the factor by which runs are taken to be noisier where terms
-        move towards them; the posterior covariance is computed without it. `random_effect_spread`
-        is the standard deviation of what all runs of a sparse model have in common.
+        them scatter on unseen machines. The estimate of noise then starts from it instead of from
+        the residuals, which may all lie on one side: a fleet that is slower than published ones is
+        an offset to learn and no noise. `noise_inflation` is the factor by which runs are taken to
+        be noisier where terms move towards them; the posterior covariance is computed without it.
+        `random_effect_spread` is the standard deviation of what all runs of a sparse model have in
+        common.
         """
         self.is_new_fleet = new_fleet_noise is not None
         if new_fleet_noise is None:
@@ -165,6 +168,7 @@ class Fit:
         self.prior_noise = new_fleet_noise
         self.noise_inflation = noise_inflation
         scopes = {scope for target in targets for scope in target.problem.scopes}
+        # Scopes of _LIKE_ALL, such as in-house stacks, name no single thing that could differ.
         self.profile = profile = profile.with_offsets(scopes - _LIKE_ALL)
         self.targets = targets
         self.quantities = quantities
@@ -201,9 +205,10 @@ class Fit:
             self.batch_of_target[batch.targets] = i
 
     def _batches_and_blocks(self) -> tuple[list[Batch], list[Block]]:
-        """Return the targets grouped into batches, one for each problem and quantity. Batches whose
-        coefficients have the same terms follow each other and make a block. A layout that ran often
-        is predicted once."""
+        """Return the targets grouped into batches, one for each problem and quantity, which the
+        cost model predicts in one call. Batches whose coefficients have the same terms follow each
+        other and make a block, so that one matrix product turns slopes in coefficients into slopes
+        in terms. A layout that ran often is predicted once."""
         problem_numbers = number_by_problem([target.problem for target in self.targets])
         # The targets of each block by its terms, and of each batch by its problem and quantity.
         targets_of_blocks: dict[tuple[int, ...], dict[tuple[int, str], list[int]]] = {}
@@ -251,7 +256,7 @@ class Fit:
             selected = np.ones(len(self.targets), dtype=bool)
         result = np.full(len(self.targets), np.nan)
         for i in np.unique(self.batch_of_target[selected]).tolist():
-            batch = self.batches[i]
+            batch = self.batches[i]  # the layouts of one problem, predicted in one call
             values = self._natural(self._unbounded(batch.block, theta))
             logs = batch.log_predictions(self.in_record, values[None])[:, 0]
             result[batch.targets] = logs[batch.row_of_target]
@@ -328,7 +333,7 @@ class Fit:
 
     def solve_reweighted(self, weight: Array, estimate: Estimate) -> Array:
         """Return the terms that targets with these weights would give, to first order around an
-        estimate."""
+        estimate. Cross-validation calls it for every fold, in place of a fit of its own."""
         linear = estimate.linear
         residual = self._residual_less_effects(linear, weight, estimate.noise)
         _, noise = self._estimated_noise(residual, weight)
@@ -369,6 +374,8 @@ class Fit:
         damped_prior = self.prior_precision + np.diag(damped)
         for _ in range(_IRLS_STEPS):
             predicted = linear.at(theta).predicted
+            # Weights are those at the prediction with the random effects of models added. The
+            # residual is that without them, because the next line takes off their new means.
             effect = self._model_effect(predicted, weight, noise)
             residual, irls_weight = self._irls(predicted + effect, weight, noise)
             residual = residual + effect
@@ -424,7 +431,8 @@ class Fit:
         )
 
     def _student_t_weight(self, residual: Array, weight: Array, noise: Array) -> Array:
-        """Return IRLS weights of the Student-t loss, which are zero where a bound is kept."""
+        """Return IRLS weights of the Student-t loss, which are zero where a bound is kept: such a
+        run has no residual, and should not pull the fit towards the bound."""
         is_kept = (self.sign != 0) & (residual == 0)
         return np.where(is_kept, 0.0, student_t_weight(residual, weight, noise))
 
@@ -432,12 +440,13 @@ class Fit:
         return BoundLoss.of(self.sign, self.value - predicted, noise)
 
     def _information(self, predicted: Array, weight: Array, noise: Array) -> Array:
-        """Return the information of each target about its log prediction: its IRLS weight, or the
-        curvature of the loss of a bound."""
+        """Return how much each target tells of its log prediction (Fisher information, an inverse
+        variance): its IRLS weight, or in a new fleet the curvature of the loss of a bound."""
         irls_weight = self._student_t_weight(self.residual(predicted), weight, noise)
         if not self.is_new_fleet:
             return irls_weight
         curvature = self._bound_loss(predicted, noise).information(weight)
+        # The sign of measured values is 0, and that of bounds 1 or -1.
         return np.where(self.sign == 0, irls_weight, curvature)
 
     def _loss(self, linear: Linearisation, weight: Array, noise: Array) -> float:
@@ -463,8 +472,8 @@ class Fit:
         factor = np.full(len(residual), common_factor)
         for source in np.unique(self.source[is_value]):
             is_of_source = self.source == source
-            mine = is_value & is_of_source
-            factor[is_of_source] = _pooled_spread(relative[mine], weight[mine], common_factor)
+            values = is_value & is_of_source
+            factor[is_of_source] = _pooled_spread(relative[values], weight[values], common_factor)
         return (
             np.maximum(common_factor * self.prior_noise, _LEAST_NOISE),
             np.maximum(factor * self.prior_noise, _LEAST_NOISE),

@@ -216,8 +216,8 @@ def _solve_offset(
 def remaining_slowdown(
     timings: CollectiveTimings | GemmTimings, offsets: Mapping[str, float], published: Coefficients
 ) -> float:
-    """Return how many times as long as measured the model takes with these offsets: the median over
-    large messages or products; 1 where there are none."""
+    """Return the model's seconds with these offsets over the measured ones: the median over large
+    messages or products; 1 where there are none. It is near 1 where the offsets explain them."""
     # With the offsets, coefficients are those of this machine and not of published ones.
     coefficients = replace(published, **coefficients_with_offsets(published, offsets))
     if isinstance(timings, CollectiveTimings):

@@ -57,8 +57,9 @@ class Observation:
         return self.step_time_s is None and self.memory_bytes is None and not self.out_of_memory
 
     def without_parts(self) -> Observation:
-        """Return the run without the measurements of the parts of its step."""
-        if self.step_time_s is None:  # then the parts are all that was measured
+        """Return the run without the measurements of the parts of its step. A fit uses it where
+        these contradict the step time."""
+        if self.step_time_s is None:  # The parts are all that was measured.
             return self
         return replace(self, exposed_s=None, coefficients={})
 

@@ -39,7 +39,7 @@ class Posterior:
     def of(cls, keys: Sequence[TermKey], covariance: Array) -> Posterior:
         """Return the posterior of the terms `keys` with this covariance."""
         precision = np.linalg.inv(covariance)
-        return cls(tuple(keys), (precision + precision.T) / 2)
+        return cls(tuple(keys), (precision + precision.T) / 2)  # symmetric in spite of rounding
 
     def joined(self, other: Posterior) -> Posterior:
         """Return the posterior of the terms of both, which have no term in common and are

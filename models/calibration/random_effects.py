@@ -36,14 +36,15 @@ class RandomEffects:
     def lost_information(self, linear: Linearisation, irls_weight: Array) -> Array:
         """Return the information that unknown effects take off the normal matrix JᵀSJ; shape
         (terms, terms)."""
-        uncertain = self.spread > 0
-        number = np.cumsum(uncertain) - 1  # of a model among those with an effect
-        has_effect = uncertain[self.model]
-        weight_of_rows = np.zeros((int(uncertain.sum()), len(linear.logs)))
-        cells = number[self.model[has_effect]], linear.row[has_effect]
+        is_uncertain = self.spread > 0
+        index_among_uncertain = np.cumsum(is_uncertain) - 1
+        has_effect = is_uncertain[self.model]
+        # The IRLS weights S of the runs of each model, by row of the linearisation.
+        weight_of_rows = np.zeros((int(is_uncertain.sum()), len(linear.logs)))
+        cells = index_among_uncertain[self.model[has_effect]], linear.row[has_effect]
         np.add.at(weight_of_rows, cells, irls_weight[has_effect])
-        sums = linear.gradients(weight_of_rows)
-        return np.asarray(sums.T @ (sums * self._variances(irls_weight)[uncertain, None]))
+        sums = linear.gradients(weight_of_rows)  # Σ S J of each model
+        return np.asarray(sums.T @ (sums * self._variances(irls_weight)[is_uncertain, None]))
 
     def loss(self, effect: Array) -> float:
         """Return -2 log of the prior density of the effects, up to a constant. `effect` (runs,) is
@@ -57,4 +58,5 @@ class RandomEffects:
         """Return the posterior variance 1 / (Σ S + σ⁻²) of each effect; shape (models,)."""
         variance = self.spread**2
         precision = np.bincount(self.model, irls_weight, len(self.spread))
+        # Numerator and denominator are multiplied with σ², which may be 0.
         return np.asarray(variance / (variance * precision + 1))

@@ -166,24 +166,27 @@ def _is_reachable(terms: Mapping[str, Array], excess_s: float) -> bool:
 def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:
     """Return the term that most likely makes these terms together take `excess_s` longer than
     predicted."""
-    usual = _by_spread(terms, excess_s)
-    faults = _by_fault(terms, excess_s)
+    # Bayes' rule over three kinds of causes; densities are likelihoods of the measured time.
+    by_spread = _by_spread(terms, excess_s)
+    fault_densities = _by_fault(terms, excess_s)
     undescribed = _undescribed(terms, excess_s)
     # A priori, each term is as likely to have a fault as the cause is to be undescribed.
-    prior = _FAULT_SHARE / (len(faults) + 1)
-    evidence = (1 - _FAULT_SHARE) * usual.density + prior * (sum(faults.values()) + undescribed)
+    prior = _FAULT_SHARE / (len(fault_densities) + 1)
+    rare_densities = sum(fault_densities.values()) + undescribed
+    evidence = (1 - _FAULT_SHARE) * by_spread.density + prior * rare_densities
 
     def shares(term: str) -> tuple[float, float]:
-        """Return (probability that the term is off because coefficients are, probability that it
-        has a fault)."""
-        spread = (1 - _FAULT_SHARE) * usual.density * usual.differs_most[term]
-        return spread / evidence, prior * faults.get(term, 0.0) / evidence
+        """Return two posterior probabilities: that the term is off because coefficients are, and
+        that it has a fault."""
+        spread = (1 - _FAULT_SHARE) * by_spread.density * by_spread.differs_most[term]
+        return spread / evidence, prior * fault_densities.get(term, 0.0) / evidence
 
     term = max(terms, key=lambda term: sum(shares(term)))
     spread, fault = shares(term)
     return Suspect(
         term=term,
-        excess_s=(spread * usual.excess_s[term] + fault * excess_s) / (spread + fault),
+        # A fault makes up the whole excess; coefficients make up what they do on average.
+        excess_s=(spread * by_spread.excess_s[term] + fault * excess_s) / (spread + fault),
         probability=spread + fault,
         undescribed=prior * undescribed / evidence,
     )
@@ -234,6 +237,7 @@ def _by_fault(terms: Mapping[str, Array], excess_s: float) -> dict[str, float]:
     took_s = _took_s(terms, excess_s)
     densities = {}
     for name, seconds in predicted.items():
+        # A fault's log factor has an exponential distribution.
         log_longer = math.log1p(excess_s / seconds)
         slope = took_s / (seconds + excess_s)  # d log(time of the term) / d log(time of all)
         densities[name] = slope * math.exp(-log_longer / _FAULT_LOG_MEAN) / _FAULT_LOG_MEAN
@@ -242,15 +246,15 @@ def _by_fault(terms: Mapping[str, Array], excess_s: float) -> dict[str, float]:
 
 def _undescribed(terms: Mapping[str, Array], excess_s: float) -> float:
     """Return how well a cause that no term describes explains the time: the density of the log of
-    all terms' time."""
+    all terms' time, a Laplace distribution that makes faster as likely as slower."""
     together = max(float(total(terms.values())[0]), _LEAST_S)
     distance = abs(math.log(_took_s(terms, excess_s) / together))
     return math.exp(-distance / _FAULT_LOG_MEAN) / (2 * _FAULT_LOG_MEAN)
 
 
 def _took_s(terms: Mapping[str, Array], excess_s: float) -> float:
-    """Return the seconds that terms took together, if they took `excess_s` longer than
-    predicted."""
+    """Return the seconds that terms took together, if they took `excess_s` longer than predicted.
+    It is above 0 even where other measured parts exceed the step, because logs are taken of it."""
     return max(float(total(terms.values())[0]) + excess_s, _LEAST_S)
 
 

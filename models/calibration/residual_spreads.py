@@ -113,6 +113,7 @@ def _members_by_scope(fit: Fit, weight: Array, *, only_fleet: bool) -> dict[str,
     fleet's own pairs of chip and stack; otherwise they are all others."""
     members: dict[str, list[int]] = {}
     for i in np.flatnonzero(weight > 0).tolist():
+        # The narrowest scope is the fleet's: "fleet:h100/megatron".
         *published, pair = fit.targets[i].problem.neighbourhood_scopes
         for scope in [pair] if only_fleet else published:
             members.setdefault(scope, []).append(i)
@@ -134,9 +135,9 @@ def _pooling_spread(
 
 def lies_outside_others(fit: Fit, labels: Array) -> Array:
     """Return a mask of the targets that have some quantity, such as tp or the number of chips,
-    outside the range of targets with other labels; shape (targets,). `labels` (targets,) name the
-    groups of like runs. The range is over targets on the same generation of chips, or over all
-    where only this label has that generation."""
+    outside the range of targets with other labels; shape (targets,). Such targets are extrapolated
+    to when their group is held out. `labels` (targets,) name the groups of like runs. The range is
+    over targets on the same generation of chips, or over all where only this label has it."""
     values = np.array(
         [list(quantities(target.problem, target.layout).values()) for target in fit.targets]
     )
@@ -145,14 +146,14 @@ def lies_outside_others(fit: Fit, labels: Array) -> Array:
     for label in np.unique(labels):
         has_label = labels == label
         for generation in np.unique(generations[has_label]):
-            is_here = generations == generation
-            mine = is_here & has_label
-            relatives = is_here & ~has_label
+            of_generation = generations == generation
+            group = of_generation & has_label
+            relatives = of_generation & ~has_label
             others = values[relatives] if relatives.any() else values[~has_label]
             if len(others):
-                above_least = values[mine] >= others.min(axis=0)
-                below_most = values[mine] <= others.max(axis=0)
-                outside[mine] = ~(above_least & below_most).all(axis=1)
+                above_least = values[group] >= others.min(axis=0)
+                below_most = values[group] <= others.max(axis=0)
+                outside[group] = ~(above_least & below_most).all(axis=1)
     return outside
 
 

@@ -134,8 +134,8 @@ def solve_time_fit(
     """
     fit = time_fit(profile, observations, posterior, new_fleet=new_fleet)
     estimate = fit.solve()
-    bare = [o.without_parts() for o in observations]
-    if not new_fleet or bare == [*observations]:
+    without_parts = [o.without_parts() for o in observations]
+    if not new_fleet or without_parts == [*observations]:
         return fit, estimate, []
     contradicted = _contradicted_runs(fit, estimate, observations, posterior)
     if not contradicted:
@@ -150,15 +150,15 @@ def _contradicted_runs(
 ) -> set[str]:
     """Return the keys of runs whose measured parts pull the fitted step time away from the measured
     one, by more than is tolerated, compared with a fit that leaves out the parts of all runs."""
-    bare = [o.without_parts() for o in observations]
-    bare_fit = time_fit(fit.profile, bare, posterior, new_fleet=True)
+    without_parts = [o.without_parts() for o in observations]
+    fit_without = time_fit(fit.profile, without_parts, posterior, new_fleet=True)
     distances = _step_time_distances(fit, estimate)
+    distances_without = _step_time_distances(fit_without, fit_without.solve())
     tolerated = _by_key_of_run(fit, _CONTRADICTION * fit.prior_noise)
-    bare_distances = _step_time_distances(bare_fit, bare_fit.solve())
     return {
         o.key
-        for o, without_parts in zip(observations, bare, strict=True)
-        if o != without_parts and distances[o.key] > bare_distances[o.key] + tolerated[o.key]
+        for o, run_alone in zip(observations, without_parts, strict=True)
+        if o != run_alone and distances[o.key] > distances_without[o.key] + tolerated[o.key]
     }
 
 
@@ -191,9 +191,10 @@ def step_time_noise(profile: Profile, problem: Problem) -> float:
 
 def _noise_inflation(known: Sequence[Neighbourhood], targets: Sequence[Target]) -> float:
     """Return the factor by which a new fleet's runs are taken to be noisier while there are few of
-    them. `known` has the spreads of the profile, among them those of the fleet's earlier runs."""
-    seen = len(targets) + sum(spread.runs for spread in known if is_of_fleet(spread.scope))
-    return float(np.sqrt(1 + _NOISE_PRIOR_RUNS / max(seen, 1)))
+    them, because how far they scatter is then known from published runs alone. `known` has the
+    spreads of the profile, among them those of the fleet's earlier runs."""
+    fleet_runs = len(targets) + sum(spread.runs for spread in known if is_of_fleet(spread.scope))
+    return float(np.sqrt(1 + _NOISE_PRIOR_RUNS / max(fleet_runs, 1)))
 
 
 def _by_key(observations: Sequence[Observation]) -> list[Observation]:

@@ -87,7 +87,7 @@ class Claim:
     def __init__(self, file: Path, name: str) -> None:
         """Wait until no other process holds the claim on this name, and take it. Raise OSError
         where the file cannot be opened or locked."""
-        # Each name has a byte of its own, up to collisions, in which one process only waits longer.
+        # Each name has a byte. Where two names share one, a process only waits longer.
         byte = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -117,18 +117,18 @@ def _remove(file: Path) -> None:
 
 def _is_safe(folder: Path) -> bool:
     """Say whether a folder exists and only this user, the administrator or the owner of the sources
-    can write there."""
+    can write there: whoever can may have their code run by this process."""
     owners = {os.geteuid(), 0, Path(__file__).stat().st_uid}
     try:
         status = folder.lstat()
     except OSError:
         return False
-    private = stat.S_ISDIR(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return private and status.st_uid in owners
+    others_can_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(status.st_mode) and not others_can_write and status.st_uid in owners
 
 
 @cache
-def machine_code() -> CacheFolders:
+def machine_code_folders() -> CacheFolders:
     """Return the folders for this package and this interpreter, in this order: the one that
     NUMBA_CACHE_DIR names, that of the sources, the user's for caches, and the one for temporary
     files."""

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from models.compilation.cache_folder import machine_code
+from models.compilation.cache_folder import machine_code_folders
 from models.compilation.machine_code import MachineCode
 from models.compilation.parts import Dispatcher
-from models.compilation.processor import target_any_like_this_one
+from models.compilation.processor import target_shared_processor_level
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PACKAGE = Path(__file__).parents[1]
 
-target_any_like_this_one()
+target_shared_processor_level()
 
 
 def compiled(function: F) -> F:
@@ -40,7 +40,7 @@ def _compiled(function: F, *, forceinline: bool) -> F:
     from a test."""
     dispatcher = Dispatcher(function, options(forceinline=forceinline))
     if function.__module__.startswith(f"{_PACKAGE.name}."):
-        dispatcher._cache = MachineCode(function, _PACKAGE, machine_code())
+        dispatcher._cache = MachineCode(function, _PACKAGE, machine_code_folders())
     return cast(F, dispatcher)
 
 

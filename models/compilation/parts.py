@@ -23,7 +23,7 @@ _is_part = ContextVar("is_part", default=False)
 
 
 def is_part() -> bool:
-    """Say whether a function is compiled for a caller that is being compiled."""
+    """Say whether numba is now compiling a function as a part, for a caller that it compiles."""
     return _is_part.get()
 
 
@@ -48,7 +48,8 @@ class PartLibrary(JITCodeLibrary):
         self._finalized = True
 
     def with_callees(self) -> list[Any]:
-        """Return this library and those of all that it calls, directly or not."""
+        """Return this library and those of all that it calls, directly or not. A caller that is
+        compiled links all of them into its machine code."""
         libraries = [self]
         for library in libraries:  # The loop also visits the callees that it appends.
             if isinstance(library, PartLibrary):
@@ -96,6 +97,7 @@ class Dispatcher(CPUDispatcher):
 
     def __init__(self, function: Any, options: dict[str, Any]) -> None:
         super().__init__(function, targetoptions=options, pipeline_class=_Pipeline)
+        # numba asks this hook for the flags of each compilation: here, whether it is of a part.
         self._compiler._customize_flags = _translate_parts_only
 
     def get_call_template(self, args: Any, kws: Any) -> Any:

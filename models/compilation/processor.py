@@ -9,7 +9,7 @@ _X86_64_V3 = ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xs
 """The features of a processor of level 3 of the x86-64 psABI, which nearly all since 2015 have."""
 
 
-def target_any_like_this_one() -> None:
+def target_shared_processor_level() -> None:
     """Set numba's target to the processor level x86-64-v3 if this processor has it, so that what
     one machine compiled runs on others of that level. The code is as fast as for this processor:
     what later levels add is for long vectors. A user's NUMBA_CPU_NAME takes precedence."""

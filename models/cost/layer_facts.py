@@ -173,7 +173,7 @@ def _attention(attention: Attention | None, hidden: int, seq_len: float) -> dict
     if attention is None:
         return {"num_key_value_heads": 1.0}
     indexer = attention.indexer
-    scored = attention.mean_scored(seq_len)
+    scored = attention.mean_scored_keys(seq_len)
     # The results of the indexer and of pooling. Latents, which "_down" gives, count apart.
     index_elements = sum(
         projection.n_out
@@ -227,8 +227,8 @@ def _recurrence(recurrence: Recurrence | None, hidden: int) -> dict[str, Any]:
     return {
         "recurs": True,
         "recurrence_flops": recurrence.flops,
-        "recurrence_traffic": recurrence.traffic,
-        "recurrence_light": recurrence.light_traffic,
-        "recurrence_kept": entered + recurrence.kept,
+        "recurrence_traffic": recurrence.kernel_traffic,
+        "recurrence_light": recurrence.elementwise_traffic,
+        "recurrence_kept": entered + recurrence.kept_elements,
         "recurrence_exchanged": entered + recurrence.values,
     }

@@ -122,7 +122,7 @@ def _records_of_kinds(
     """Return records of LayerFacts for the kinds of layers of an architecture, (kinds,).
     `skips_last` says of each kind whether recompute leaves out its last product."""
     hidden = architecture.hidden_size
-    kinds = zip(architecture.kinds, architecture.trained_layers_per_kind, skips_last, strict=True)
+    kinds = zip(architecture.kinds, architecture.layers_per_kind_with_mtp, skips_last, strict=True)
     return records(
         LayerFacts,
         [layer_facts(kind, count, hidden, seq_len, lora, skips) for kind, count, skips in kinds],
@@ -246,8 +246,8 @@ def _facts(problem: Problem) -> Facts:
         reduce_copy_bytes=reduce_copy,
         sharded_master_bytes=workload.optimizer_state.master_bytes,
         # Kernels that the tables do not name keep no scores in memory, and take 128 keys at a time.
-        score_passes=SCORE_PASSES.get(problem.kernel, 0.0),
-        key_block=KEY_BLOCK.get(problem.kernel, 128),
+        score_passes=SCORE_PASSES.get(problem.attention_kernel, 0.0),
+        key_block=KEY_BLOCK.get(problem.attention_kernel, 128),
         loss_traffic_bytes=LOSS_TRAFFIC[stack.loss],
         loss_memory_bytes=logit_bytes * heads / problem.loss_chunks,
         loss_memory_bytes_over_tensor=(PARALLEL_LOSS_MEMORY if sharded_loss else logit_bytes)

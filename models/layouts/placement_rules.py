@@ -11,7 +11,7 @@ import numpy as np
 from models.columns import Array
 from models.layouts.placement import LayoutGroups, groups
 from models.layouts.rule import Rule, holds_for_all
-from models.spec.layout import Layout, Layouts, active_axes, offered_orders, pipeline_outermost
+from models.spec.layout import Layout, Layouts, active_axes, offered_placements, pipeline_outermost
 from models.spec.problem import Problem
 
 
@@ -20,7 +20,7 @@ def _placement_offered(problem: Problem, layouts: Layouts) -> Array:
     # offered_orders has a truth value for each set of axes above 1 and each placement: the order of
     # axes of degree 1 does not matter.
     return np.asarray(
-        offered_orders(problem.stack.placements)[active_axes(layouts), layouts.placement]
+        offered_placements(problem.stack.placements)[active_axes(layouts), layouts.placement]
     )
 
 

@@ -44,7 +44,7 @@ from models.spec.layout import (
     Layouts,
     active_axes,
     equivalent_placements,
-    offered_orders,
+    offered_placements,
     pipeline_outermost,
 )
 from models.spec.problem import Problem
@@ -708,7 +708,7 @@ def placement_lists(offered: tuple[tuple[str, ...], ...]) -> tuple[Array, Array,
     """
     # Of placements that order these axes alike, only the first is tried.
     is_first_of_order = equivalent_placements() == np.arange(len(PLACEMENTS))
-    is_listed = offered_orders(offered) & is_first_of_order
+    is_listed = offered_placements(offered) & is_first_of_order
     is_listed = np.concatenate([is_listed, is_listed & pipeline_outermost()])
     counts = is_listed.sum(axis=1)
     return np.nonzero(is_listed)[1], np.cumsum(counts) - counts, counts

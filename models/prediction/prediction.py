@@ -213,7 +213,7 @@ def log_spreads(predictions: Predictions, profile: Profile) -> LogSpreads:
     ]
     variances = np.concatenate([_unknown_variances(rows, known.draws) for rows in blocks], axis=1)
     faster, slower = (
-        np.array([known.neighbourhood.with_variance(variance) for variance in of_side])
+        np.array([known.neighbourhood.spread_for_unseen_source(variance) for variance in of_side])
         for of_side in variances.tolist()
     )
     widening = np.where(extrapolates(problem, layouts, known.profile), profile.unseen_widening, 1.0)
@@ -283,7 +283,7 @@ def log_ratio_spread(pair: Predictions, profile: Profile) -> float:
     drawn = _drawn_log_times(pair.rows, known.draws)
     low, high = _quantiles(drawn[0] - drawn[1], [0.1, 0.9])
     unknown_spread = (high - low) / 2 / Z80
-    spread = known.neighbourhood.within(float(unknown_spread**2))
+    spread = known.neighbourhood.spread_within_source(float(unknown_spread**2))
     outside = extrapolates(problem, pair.layouts, known.profile)
     return spread * (profile.unseen_widening if outside.any() else 1.0)
 

@@ -160,7 +160,7 @@ class SearchTables:
         # Coefficients depend on the scopes, which may name the fabric.
         if not differs_in_links_only or problem.scopes != self.problem.scopes:
             return None
-        if links.wraps != mine.wraps:
+        if links.slice_dims != mine.slice_dims:
             return None
         other = copy(self)
         other.problem, other.space = problem, self.space.with_links_of(problem)

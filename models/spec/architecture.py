@@ -91,9 +91,9 @@ class Architecture:
         return tuple(map(self.layers.count, self.kinds))
 
     @cached_property
-    def trained_layers_per_kind(self) -> tuple[int, ...]:
-        """The number of layers of each of `kinds` in training: those of the model, and one of the
-        last layer's kind for each module of multi-token prediction."""
+    def layers_per_kind_with_mtp(self) -> tuple[int, ...]:
+        """The number of layers of each of `kinds` that run in training: those of the model, and one
+        of the last layer's kind for each module of multi-token prediction (MTP)."""
         counts = [*self.layers_per_kind]
         counts[self.kinds.index(self.layers[-1])] += self.mtp_layers
         return tuple(counts)
@@ -124,8 +124,8 @@ class Architecture:
         return has_state_space or any(layer.blocks == 1 for layer in self.kinds)
 
     def with_depth_scaled(self, times: float) -> Architecture:
-        """Return this architecture made `times` times as deep. Kinds of layers keep their order and
-        their proportions. Raise Invalid above MAX_LAYERS."""
+        """Return this architecture made `times` times as deep, for sweeps over the size of a model.
+        Kinds of layers keep their order and their proportions. Raise Invalid above MAX_LAYERS."""
         depth = self.num_layers
         scaled = max(round(times * depth), 1)
         if scaled > MAX_LAYERS:
@@ -231,7 +231,7 @@ class Architecture:
             is_full = full_attention_period and (index + 1) % full_attention_period == 0
             layer = Layer(
                 attention=full if is_full else local,
-                feed_forward=moe.block(gated_mlp) if moe and moe.is_sparse(index) else dense,
+                feed_forward=moe.feed_forward(gated_mlp) if moe and moe.is_sparse(index) else dense,
                 num_norms=num_norms,
                 parallel=parallel,
             )
@@ -283,7 +283,7 @@ class MoeShape:
         """Say whether the layer with this index, counted from 0, is sparse."""
         return index >= self.first_k_dense and (index + 1) % self.moe_layer_freq == 0
 
-    def block(self, gated: bool) -> Moe:
+    def feed_forward(self, gated: bool) -> Moe:
         """Return the feed-forward network of a sparse layer."""
         shared = self.shared_expert_intermediate_size
         if shared is None:
@@ -318,7 +318,7 @@ def _attention(
     if mla is not None:
         return Attention(
             num_attention_heads=num_heads,
-            num_key_value_heads=num_heads,
+            num_key_value_heads=num_heads,  # the latent is expanded to keys of every head
             head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim,
             v_head_dim=mla.v_head_dim,
             q_lora_rank=mla.q_lora_rank,

@@ -36,7 +36,7 @@ class Compression:
             Projection("compression_gate", hidden_size, self._pooled_elements(dim), "whole"),
         ]
 
-    def vectors(self, dim: int) -> int:
+    def vector_parameters(self, dim: int) -> int:
         """Return the number of parameters outside matrices: a bias for each place in a window, and
         the norm of an entry."""
         return self.rate * self._pooled_elements(dim) + dim
@@ -74,7 +74,7 @@ class Indexer:
     ) -> list[Projection]:
         """Return the projections of the indexer. `query_size` is the number of elements that its
         queries are made from."""
-        if self.shared:
+        if self.shared:  # the layer whose indexer it uses has them
             return []
         heads = self.num_heads * self.head_dim
         projections = [Projection("index_q", query_size, heads, "whole")]
@@ -226,10 +226,10 @@ class Attention:
             total += hidden_size
         total += self._latent_norms + self._head_norms
         if self.compression:
-            total += self.compression.vectors(self.head_dim)
+            total += self.compression.vector_parameters(self.head_dim)
         if self.indexer:
-            total += self._index_vectors(self.indexer)
-        return total + (self.num_attention_heads if self.sinks else 0)
+            total += self._indexer_vector_parameters(self.indexer)
+        return total + (self.num_attention_heads if self.sinks else 0)  # a logit for each head
 
     @property
     def _latent_norms(self) -> int:
@@ -247,13 +247,13 @@ class Attention:
             total += norms * self.head_dim
         return total
 
-    def _index_vectors(self, indexer: Indexer) -> int:
+    def _indexer_vector_parameters(self, indexer: Indexer) -> int:
         """Return the parameters of the indexer outside its matrices."""
         if indexer.shared:
             return 0
         if self.compression is None:
             return indexer.norm_parameters
-        return self.compression.vectors(indexer.head_dim)
+        return self.compression.vector_parameters(indexer.head_dim)
 
     def replicated_parameters(self, hidden_size: int) -> int:
         """Return the parameters that every tensor-parallel rank has whole."""
@@ -269,32 +269,34 @@ class Attention:
         if not self.causal:
             return min(self.sliding_window or seq_len, seq_len)
         if self.compression is None:
-            most = min(filter(None, (self.sliding_window, self._most_chosen)), default=None)
+            most = min(filter(None, (self.sliding_window, self._indexer_top_k)), default=None)
             return _mean_positions_seen(most, seq_len, chunked=self.chunked_attention)
         entries = seq_len / self.compression.rate
         in_window = _mean_positions_seen(self.sliding_window, seq_len)
-        return in_window + _mean_positions_seen(self._most_chosen, entries)
+        return in_window + _mean_positions_seen(self._indexer_top_k, entries)
 
     @property
-    def _most_chosen(self) -> int | None:
+    def _indexer_top_k(self) -> int | None:
         """The most keys or entries that an indexer chooses for a query; None without an indexer."""
         return None if self.indexer is None else self.indexer.top_k
 
-    def mean_scored(self, seq_len: float) -> float:
+    def mean_scored_keys(self, seq_len: float) -> float:
         """Return how many keys the indexer scores for a query, on average, or pooled entries where
         attention has those; 0 where this layer has no indexer of its own."""
         if self.indexer is None or self.indexer.shared:
             return 0.0
+        # It scores all keys before the query, which are half of the sequence on average.
         return seq_len / 2 / (self.compression.rate if self.compression else 1)
 
     def most_keys(self, seq_len: float) -> float:
         """Return how many keys the last query of a sequence sees, pooled entries included: the most
         of any query."""
         if self.compression is None:
-            return min(filter(None, (self.sliding_window, self._most_chosen, seq_len)))
+            return min(filter(None, (self.sliding_window, self._indexer_top_k, seq_len)))
+        # With compression a query sees single keys in the window, and pooled entries beside them.
         entries = seq_len / self.compression.rate
         in_window = min(self.sliding_window or seq_len, seq_len)
-        return in_window + min(self._most_chosen or entries, entries)
+        return in_window + min(self._indexer_top_k or entries, entries)
 
 
 def _mean_positions_seen(limit: float | None, length: float, *, chunked: bool = False) -> float:
@@ -304,4 +306,5 @@ def _mean_positions_seen(limit: float | None, length: float, *, chunked: bool = 
         return length / 2
     if chunked:
         return limit / 2
+    # Positions see `limit` others, but for the first ones: those see limit / 2 on average.
     return limit - limit * limit / (2 * length)

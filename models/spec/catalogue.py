@@ -72,13 +72,13 @@ def cluster(preset: str, num_chips: int, **fields: Any) -> Cluster:
     preset, with the chip that the preset joins. `fields` are further fields of Cluster. Raise
     UnknownName for an unknown preset, and Invalid for a number of chips that the fabric does not
     join."""
-    if part := _hardware_named(preset, chips()):
-        links = part.fabric
-    elif named := _hardware_named(preset, fabrics()):
-        part, links = chip(fabric_chip(named.id)), named
+    if preset_chip := _hardware_named(preset, chips()):
+        fabric = preset_chip.fabric
+    elif preset_fabric := _hardware_named(preset, fabrics()):
+        preset_chip, fabric = chip(fabric_chip(preset_fabric.id)), preset_fabric
     else:
         raise UnknownName("cluster", preset, [*fabrics(), *chips()])
-    return Cluster(chip=part, fabric=links, num_chips=num_chips, **fields)
+    return Cluster(chip=preset_chip, fabric=fabric, num_chips=num_chips, **fields)
 
 
 def fabric_chip(fabric_id: str) -> str:
@@ -113,8 +113,8 @@ def stacks() -> Mapping[str, Stack]:
     entries = {entry["id"]: entry for entry in read_json("models", "data/stacks.json")}
 
     def stack_from(entry: Mapping[str, Any]) -> Stack:
-        whole = {**entries.get(entry.get("like", ""), {}), **entry}
-        return Stack(**{name: as_tuples(value) for name, value in whole.items()})
+        fields = {**entries.get(entry.get("like", ""), {}), **entry}
+        return Stack(**{name: as_tuples(value) for name, value in fields.items()})
 
     return _by_name("stacks", stack_from)
 
@@ -163,7 +163,8 @@ def families() -> Mapping[str, str]:
 
 def matching_name(own: Architecture, others: Iterable[Architecture]) -> str | None:
     """Return the name of the first of `others` that equals this model in all but its name and the
-    padding of its vocabulary; None where none does."""
+    padding of its vocabulary; None where none does. It recognises a known model that a request
+    describes field by field."""
     for known in others:
         if not 0 <= own.vocab_size - known.vocab_size < _MOST_PADDING:
             continue
@@ -173,9 +174,10 @@ def matching_name(own: Architecture, others: Iterable[Architecture]) -> str | No
 
 
 def with_known_biases(own: Architecture) -> Architecture:
-    """Return a model with the biases and norms of the first shipped model that equals it in all
-    that sources usually state. Its name, vocabulary, tied embedding and mtp_layers stay its own. It
-    is returned unchanged where no shipped model matches."""
+    """Return a model, read from a source that leaves out biases and some norms, with those of the
+    first shipped model that equals it in all that sources usually state. Its name, vocabulary, tied
+    embedding and mtp_layers stay its own. It is returned unchanged where no shipped model
+    matches."""
     known = _shipped_by_stated().get(_without_seldom_stated(own))
     if known is None:
         return own
@@ -212,19 +214,19 @@ def _without_seldom_stated(own: Architecture) -> Architecture:
 def _layer_without_seldom_stated(layer: Layer) -> Layer:
     """Return a layer with default values in fields that sources seldom state: biases, norms, sinks,
     gates of shared experts and groups of experts."""
-    attention, block = layer.attention, layer.feed_forward
+    attention, network = layer.attention, layer.feed_forward
     if attention:
         attention = replace(
             attention, attention_bias=False, attention_output_bias=False, qk_norm=False, sinks=False
         )
-    block = replace(block, bias=False) if block else None
-    if isinstance(block, Moe):
-        plain = {"router_bias": False, "shared_gate": False, "selection_bias": False}
-        block = replace(block, **plain, num_groups=1, groups_per_token=1)
+    network = replace(network, bias=False) if network else None
+    if isinstance(network, Moe):
+        defaults = {"router_bias": False, "shared_gate": False, "selection_bias": False}
+        network = replace(network, **defaults, num_groups=1, groups_per_token=1)
     return replace(
         layer,
         attention=attention,
-        feed_forward=block,
+        feed_forward=network,
         num_norms=2,
         norm_bias=False,
         post_norms=False,
@@ -234,26 +236,26 @@ def _layer_without_seldom_stated(layer: Layer) -> Layer:
 def chip_from(entry: Mapping[str, Any]) -> Chip:
     """Return a chip from an entry in the form of data/chips.json. Its fabric is its scale-up domain
     or torus, and its NICs. Raise Invalid where it has no links."""
-    up = entry["scale_up"]
-    out = entry.get("scale_out_gb_s")
+    scale_up = entry["scale_up"]
+    nic_gb_s = entry.get("scale_out_gb_s")
     levels = []
-    torus = Torus(**up["torus"]) if up.get("torus") else None
+    torus = Torus(**scale_up["torus"]) if scale_up.get("torus") else None
     if torus is None:
         domain = Level(
             name="scale-up domain",
-            gb_s_per_chip=up["gb_s_per_chip"],
-            size=up["domain"],
-            peer_gb_s=up.get("peer_gb_s"),
+            gb_s_per_chip=scale_up["gb_s_per_chip"],
+            size=scale_up["domain"],
+            peer_gb_s=scale_up.get("peer_gb_s"),
         )
         levels.append(domain)
-    if out:
+    if nic_gb_s:
         network = "data-centre network" if torus else "scale-out"
-        levels.append(Level(name=network, gb_s_per_chip=out))
+        levels.append(Level(name=network, gb_s_per_chip=nic_gb_s))
     if not levels and torus is None:
         raise Invalid("chip", entry["id"], "needs a scale-up domain or a scale-out bandwidth")
     source = "; ".join(entry.get("sources", ()))
-    links = Fabric(id=entry["id"], levels=tuple(levels), torus=torus, source=source)
-    return from_json(Chip, {**entry, "fabric": links})
+    fabric = Fabric(id=entry["id"], levels=tuple(levels), torus=torus, source=source)
+    return from_json(Chip, {**entry, "fabric": fabric})
 
 
 @cache
@@ -276,11 +278,11 @@ def _fabric_from(entry: Mapping[str, Any]) -> Fabric:
     """Return a fabric from an entry of data/fabrics.json. Without a torus its first level is the
     scale-up domain. The links between peers in that domain are those of the chip unless the entry
     has its own."""
-    of_chip = chip(entry["chip"]).fabric
+    chip_fabric = chip(entry["chip"]).fabric
     levels = []
     for index, level in enumerate(entry["levels"]):
-        is_domain = index == 0 and of_chip.torus is None
-        peer_gb_s = of_chip.levels[0].peer_gb_s if is_domain else None
+        is_domain = index == 0 and chip_fabric.torus is None
+        peer_gb_s = chip_fabric.levels[0].peer_gb_s if is_domain else None
         levels.append(
             Level(
                 name=level["name"],
@@ -290,7 +292,9 @@ def _fabric_from(entry: Mapping[str, Any]) -> Fabric:
                 peer_gb_s=level.get("peer_gb_s", peer_gb_s),
             )
         )
-    return Fabric(id=entry["id"], levels=tuple(levels), torus=of_chip.torus, source=entry["source"])
+    return Fabric(
+        id=entry["id"], levels=tuple(levels), torus=chip_fabric.torus, source=entry["source"]
+    )
 
 
 def _by_name(file: str, build: Callable[[Mapping[str, Any]], T]) -> dict[str, T]:

@@ -50,8 +50,8 @@ class DeviceOrders:
 
     @cached_property
     def distinct_fillings(self) -> Array:
-        """One filling of each number in `kinds`, the one with the smallest block, as rows of (order
-        of the dims, block)."""
+        """The fillings that join devices differently, as rows of (order of the dims, block). Those
+        with one number in `kinds` are alike; the one with the smallest block stands for them."""
         return self.fillings_with_blocks(TORUS_BLOCKS)
 
     def fillings_with_blocks(self, blocks: Collection[int]) -> Array:
@@ -80,7 +80,7 @@ def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]
     lengths = [domain // inside for domain, inside in zip(domains, [1, *domains], strict=False)]
     steps = list[list[Step]]()
     fillings = list[tuple[int, int]]()
-    kinds = list[tuple[tuple[int, int, bool], ...]]()
+    signatures = list[tuple[tuple[int, int, bool], ...]]()
     for code, order in enumerate(TORUS_AXES):
         torus_dims = [dim_of[name] for name in order if name in dim_of]
         for block in TORUS_BLOCKS:
@@ -93,27 +93,27 @@ def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]
                 # Fillings are alike where their steps join as many devices along dims of the
                 # same length that both close, or both do not.
                 joining = [(dim, number) for dim, number, _ in filling_steps if number > 1]
-                kinds.append(
+                signatures.append(
                     tuple((lengths[dim], number, closes.get(dim, False)) for dim, number in joining)
                 )
     dims, numbers, strides = np.moveaxis(np.array(steps, dtype=np.int64), 2, 0)
-    number_of = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    number_of = {signature: i for i, signature in enumerate(dict.fromkeys(signatures))}
     return DeviceOrders(
         domains=np.cumprod(numbers, axis=1),
         dims=dims,
         strides=strides,
         fillings=np.array(fillings),
-        kinds=np.array([number_of[kind] for kind in kinds]),
+        kinds=np.array([number_of[signature] for signature in signatures]),
         default_domains=np.array(domains, dtype=np.int64),
         lengths=np.array(lengths),
     )
 
 
 def _steps(lengths: Sequence[int], torus_dims: Sequence[int], block: int) -> Iterator[Step]:
-    """Yield the steps in which devices are numbered, from the inside out. `lengths` are those of
-    the cluster's dims, and `torus_dims` lists the dims of the torus in the order of the filling.
-    The dims of the torus are filled together, at the place of the innermost: first within a block
-    of side `block`, then from block to block."""
+    """Yield the steps in which devices are numbered, from the inside out, as rows of (dim, number
+    of devices or blocks, stride). `lengths` are those of the cluster's dims, and `torus_dims` lists
+    the dims of the torus in the order of the filling. The dims of the torus are filled together, at
+    the place of the innermost: first within a block of side `block`, then from block to block."""
     for dim, length in enumerate(lengths):
         if dim not in torus_dims:
             yield dim, length, 1
@@ -122,7 +122,8 @@ def _steps(lengths: Sequence[int], torus_dims: Sequence[int], block: int) -> Ite
             for torus_dim, side in sides.items():
                 yield torus_dim, side, 1
             for torus_dim, side in sides.items():
-                yield torus_dim, -(-lengths[torus_dim] // side), side
+                blocks = -(-lengths[torus_dim] // side)  # rounded up
+                yield torus_dim, blocks, side
 
 
 def filling_code(torus_axes: Array, torus_block: Array) -> Array:

@@ -77,7 +77,8 @@ class Moe:
         return Mlp(intermediate_size=size, gated=self.gated, bias=self.bias) if size else None
 
     def token_size(self, hidden_size: int) -> int:
-        """Return the elements of a token as experts read and write it."""
+        """Return the elements of a token as experts read and write it: those of a latent where
+        tokens are projected to one first."""
         return hidden_size if self.latent_size is None else self.latent_size
 
     def expert_parameters(self, hidden_size: int) -> int:
@@ -88,6 +89,7 @@ class Moe:
         """Return the parameters that every tensor-parallel rank has whole: the router, and the
         projections to the latent and back."""
         latent = self.latent_size or 0
+        # The router also scores the experts that compute nothing (`zero_experts`).
         return hidden_size * (self.num_experts + self.zero_experts + 2 * latent)
 
     def parameters(self, hidden_size: int) -> int:

@@ -34,9 +34,9 @@ def attention_flops(attention: Attention, seq_len: float, count: AttentionCount)
     (see this module's docstring)."""
     if count == "none":
         return 0.0
-    keys, scored = attention.mean_keys(seq_len), attention.mean_scored(seq_len)
+    keys, scored = attention.mean_keys(seq_len), attention.mean_scored_keys(seq_len)
     if count == "full":
-        # The indexer of a causal query scores half of the sequence on average (mean_scored).
+        # The indexer of a causal query scores half of the sequence on average (mean_scored_keys).
         keys, scored = attention.most_keys(seq_len), 2 * scored
     flops = 2 * keys * attention.num_attention_heads * (attention.head_dim + attention.v_head_dim)
     if indexer := attention.indexer:
@@ -49,12 +49,12 @@ def matmul_parameters(layer: Layer, hidden_size: int) -> int:
     """Return the number of weights of a layer that one token is multiplied with. Only those routed
     experts count that the token is sent to."""
     total = parameters_of(layer.projections(hidden_size))
-    if layer.dense:
+    if layer.dense:  # the network of a dense layer, or the shared expert
         total += layer.dense.matrices * hidden_size * layer.dense.intermediate_size
     if moe := layer.moe:
         width = moe.experts_per_token * moe.intermediate_size
         total += moe.expert.matrices * moe.token_size(hidden_size) * width
-        total += moe.replicated_parameters(hidden_size)
+        total += moe.replicated_parameters(hidden_size)  # the router and latent projections
     return total
 
 
@@ -104,11 +104,12 @@ def forward_flops_per_token(
 
 
 def tower_forward_flops(encoder: Encoder, count: AttentionCount = "causal") -> float:
-    """Return the forward FLOPs of the encoder without its projector, on the images of one
-    sequence."""
+    """Return the forward FLOPs of the encoder without its projector (the vision tower), on the
+    images of one sequence."""
     hidden, length = encoder.hidden_size, encoder.patches_per_image
     layers = sum(layer_forward_flops(layer, hidden, length, count) for layer in encoder.layers)
-    return encoder.patches_per_sequence * (layers + 2 * encoder.patch_elements * hidden)
+    embedding = 2 * encoder.patch_elements * hidden
+    return encoder.patches_per_sequence * (layers + embedding)
 
 
 def projector_forward_flops(encoder: Encoder) -> float:
@@ -137,7 +138,7 @@ def model_flops(
     Where sequences are packed, attention stays within documents. Frozen weights have no gradients:
     their products take two passes instead of three, and one pass where no layer before them is
     trained. Adapters are not counted. A frozen encoder takes one pass. The forward passes of a
-    reference are counted.
+    reference model (as in DPO) are counted.
     """
     length = workload.attended_length
     forward = forward_flops_per_token(architecture, length, count, mtp=mtp)
@@ -158,14 +159,16 @@ def _frozen_flops(architecture: Architecture, seq_len: float, count: AttentionCo
     saves its weight gradients, and all of backward where nothing before it is trained. The head
     counts as trained."""
     hidden = architecture.hidden_size
-    frozen = 0.0
+    saved = 0.0
     for kind, layers in architecture.layer_runs:
         layer = architecture.kinds[kind]
-        if layer.gradients == "inputs":  # attention itself has no weights: "none" leaves it out
-            frozen += layers * layer_forward_flops(layer, hidden, seq_len, "none")
-        elif layer.gradients == "none":
-            frozen += layers * 2 * layer_forward_flops(layer, hidden, seq_len, count)
-    return frozen
+        if layer.gradients == "inputs":
+            # Weight gradients take as many FLOPs as forward, but for attention scores ("none"
+            # leaves them out), which have no weights.
+            saved += layers * layer_forward_flops(layer, hidden, seq_len, "none")
+        elif layer.gradients == "none":  # Backward takes twice the FLOPs of forward.
+            saved += layers * 2 * layer_forward_flops(layer, hidden, seq_len, count)
+    return saved
 
 
 def step_time_from_throughput(

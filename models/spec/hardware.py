@@ -75,6 +75,7 @@ class Torus:
         """
         num_chips = math.prod(shape)
         unit = self._common_divisor(num_chips)
+        # n & (n - 1) is 0 for powers of two.
         whole = all(n % unit == 0 if unit > 1 else n & (n - 1) == 0 for n in shape)
         return num_chips <= self.max_chips and whole
 
@@ -187,7 +188,7 @@ class Chip:
     def peak_flops(self, dtype: str) -> float:
         """Return the dense FLOP/s of one chip at `dtype`. Raise Invalid where no peak is
         published."""
-        computed = self.matmul_dtype(dtype)
+        computed = self.matmul_dtype(dtype)  # fp32 for tf32 on chips without TF32
         if computed not in self.peak_tflops:
             have = ", ".join(sorted(self.peak_tflops))
             rule = f"{self.name} has no published {dtype} peak (it has {have})"
@@ -258,6 +259,7 @@ class Cluster:
         It then cannot replace a node in trouble by another."""
         levels = self.fabric.levels
         largest = levels[-1].size if levels else None
+        # The innermost level is a node.
         return largest is not None and self.num_chips + (levels[0].size or 0) > largest
 
     def has_same_links(self, other: Cluster) -> bool:
@@ -318,8 +320,9 @@ class Cluster:
         return next(filter(None, shapes), (1,) * torus.ndim)
 
     @property
-    def wraps(self) -> tuple[tuple[int, bool], ...]:
-        """The length of every dim of a slice, and whether it closes into a ring."""
+    def slice_dims(self) -> tuple[tuple[int, bool], ...]:
+        """The dims of a slice, each as its length and whether it closes into a ring; empty where
+        there is no torus."""
         torus = self.fabric.torus
         if torus is None:
             return ()
@@ -327,8 +330,9 @@ class Cluster:
 
     @cached_property
     def dims(self) -> tuple[Dim, ...]:
-        """The dims from the inside out, without those that the job does not reach; neighbours with
-        equal links are merged. Raise Invalid where the links do not join all devices."""
+        """The dims of the torus and the switched levels from the inside out, without those that the
+        job does not reach; neighbours with equal links are merged. Raise Invalid where the links do
+        not join all devices."""
         return _merge_dims([*self._torus_dims(), *self._switched_dims()], self.num_devices)
 
     def _torus_dims(self) -> Iterator[Dim]:
@@ -344,8 +348,8 @@ class Cluster:
             gb_s = 6 * torus.gb_s_per_link
             yield Dim(name="die", kind="switch", scale="up", domain=per_chip, gb_s=gb_s)
         domain = per_chip
-        link_gb_s = torus.gb_s_per_link / per_chip
-        for name, (length, wraps) in zip("zyx", reversed(self.wraps), strict=False):
+        link_gb_s = torus.gb_s_per_link / per_chip  # the devices of a chip share its links
+        for name, (length, wraps) in zip("zyx", reversed(self.slice_dims), strict=False):
             domain *= length
             yield Dim(
                 name=name, kind="ring", scale="up", domain=domain, gb_s=link_gb_s, wraps=wraps
@@ -356,6 +360,7 @@ class Cluster:
         of the job that it joins, with those of inner levels. A job may hold fewer chips of each
         scale-up domain than the domain has."""
         per_chip = self.chip.devices_per_chip
+        # With a torus, scale-up levels join whole slices, of which a job holds all chips.
         levels_in_domain = 0 if self.fabric.torus else len(self.fabric.scale_up)
         for index, level in enumerate(self.fabric.levels):
             domain = self.num_devices
@@ -439,8 +444,8 @@ class Cluster:
 
     @property
     def scale_out_mask(self) -> Array:
-        """A mask of the dims beyond the scale-up domain, of shape (dims,). Without dims it has one
-        entry, which is false."""
+        """A mask of the dims beyond the scale-up domain, of shape (dims,). A single device, which
+        has no dims, has one entry, which is false."""
         return np.array([dim.scale == "out" for dim in self.dims] or [False])
 
     @property
@@ -486,10 +491,10 @@ def _merge_dims(dims: list[Dim], n: int) -> tuple[Dim, ...]:
         if dim.domain <= joined or joined >= n:
             continue
         # Levels with links between peers stay apart: their rate depends on the members of a group.
-        is_switch = dim.kind == "switch" and dim.peer_gb_s is None
+        may_merge = dim.kind == "switch" and dim.peer_gb_s is None
         links = dim.kind, dim.scale, dim.gb_s
-        if merged and is_switch and links == (merged[-1].kind, merged[-1].scale, merged[-1].gb_s):
-            merged.pop()
+        if merged and may_merge and links == (merged[-1].kind, merged[-1].scale, merged[-1].gb_s):
+            merged.pop()  # the outer dim joins all that the inner one joins
         merged.append(dim)
         joined = dim.domain
     if joined < n:
@@ -499,9 +504,11 @@ def _merge_dims(dims: list[Dim], n: int) -> tuple[Dim, ...]:
 
 
 def _ordered_factors(n: int, ndim: int) -> list[tuple[int, ...]]:
-    """Return the non-decreasing tuples of `ndim` positive integers whose product is `n`."""
+    """Return the non-decreasing tuples of `ndim` positive integers whose product is `n`: the shapes
+    that a slice of n chips may have on a torus. For n = 8 and ndim = 2: (1, 8) and (2, 4)."""
     if ndim == 1:
         return [(n,)]
+    # The smallest factor is at most the ndim-th root of n, and the others are no smaller than it.
     return [
         (d, *rest)
         for d in range(1, round(n ** (1 / ndim)) + 1)

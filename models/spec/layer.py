@@ -69,6 +69,7 @@ class Layer:
     def norm_follows(self) -> bool:
         """True where the output of the feed-forward network is normalised before it is added to the
         stream."""
+        # More than two norms stand both before and behind blocks (Gemma 2).
         return self.post_norms or self.num_norms > 2
 
     @property
@@ -126,9 +127,9 @@ class Layer:
 
 
 def _newton_schulz_flops(matrices: list[tuple[int, int]]) -> float:
-    """Return the FLOPs of five Newton-Schulz steps on matrices of these sizes, divided by the
-    number of their elements; 0 where there are none. A step on an m x n matrix, m <= n, takes
-    4 m² n + 2 m³."""
+    """Return the FLOPs for each element of five Newton-Schulz steps, with which the optimizer Muon
+    orthogonalises matrices of these sizes; 0 where there are none. A step on an m x n matrix,
+    m <= n, takes 4 m² n + 2 m³."""
     flops = elements = 0
     for sides in matrices:
         m, n = min(sides), max(sides)
@@ -141,5 +142,5 @@ def hyper_connection_parameters(hidden_size: int, streams: int) -> int:
     """Return the parameters that hyper-connections over `streams` residual streams add to a block:
     a projection of all streams to the weights that collapse, expand and mix them, the offsets of
     these weights, and three scales (DeepseekV4HyperConnection of transformers)."""
-    weights = (2 + streams) * streams
+    weights = (2 + streams) * streams  # one for each stream to collapse and to expand, n² to mix
     return weights * streams * hidden_size + weights + 3

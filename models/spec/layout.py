@@ -275,9 +275,9 @@ class Layouts(Columns):
         return self.pp * self.dp * self.cp * self.tp
 
     def num_micro_batches(self, global_batch: int) -> Array:
-        """Return the number of micro-batches that a rank runs in one step. For a batch that does
-        not divide, which a rule refuses (models.layouts.mesh_rules), it is rounded down but at
-        least 1."""
+        """Return the number of micro-batches that a rank runs in one step. Where the batch does not
+        divide, it is rounded down, but not to 0; models.layouts.mesh_rules refuses such layouts
+        anyway."""
         return np.maximum(global_batch // (self.dp * self.micro_batch), 1)
 
     @property
@@ -337,7 +337,8 @@ def equivalent_placements() -> Array:
 @cache
 def pipeline_outermost() -> Array:
     """Return an array (32, placements): for each set of active axes (as in `active_axes`) and each
-    placement, true where none of these axes lies outside the pipeline's."""
+    placement, true where none of these axes lies outside the pipeline's. Some stacks need that for
+    certain degrees of expert parallelism (models.layouts.placement_rules)."""
     is_outermost = np.ones((1 << len(AXES), len(PLACEMENTS)), dtype=bool)
     for pattern, row in enumerate(is_outermost):
         for code, order in enumerate(PLACEMENTS):
@@ -346,13 +347,14 @@ def pipeline_outermost() -> Array:
 
 
 @cache
-def offered_orders(offered: tuple[tuple[str, ...], ...]) -> Array:
-    """Return an array (32, placements): for each set of active axes (as in `active_axes`) and each
-    placement, true where it orders these axes as an offered placement does. Where `offered` is
-    empty, all placements are offered."""
-    codes = [PLACEMENTS.index(order) for order in offered] or list(range(len(PLACEMENTS)))
-    # A placement is offered where the first one like it is also the first one like an offered one.
-    return np.array([np.isin(alike, alike[codes]) for alike in equivalent_placements()])
+def offered_placements(stack_placements: tuple[tuple[str, ...], ...]) -> Array:
+    """Return an array (32, placements): for each set of active axes (those of more than one rank,
+    as in `active_axes`) and each placement, true where it orders these axes as some placement of
+    the stack does. A stack that lists no placements offers all."""
+    listed = [PLACEMENTS.index(order) for order in stack_placements]
+    codes = listed or list(range(len(PLACEMENTS)))
+    # Equivalent placements have one number, so those with the number of a listed one are offered.
+    return np.array([np.isin(numbers, numbers[codes]) for numbers in equivalent_placements()])
 
 
 def _axes_in(pattern: int, order: tuple[str, ...]) -> tuple[str, ...]:

@@ -23,21 +23,21 @@ def mean_moment_bytes(architecture: Architecture, workload: Workload) -> float:
     keeps moments of r x n elements and an m x r projection. Embedding, head, norms and biases have
     moments of their own size.
     """
-    whole = workload.optimizer_state.moment_bytes
+    unprojected_bytes = workload.optimizer_state.moment_bytes
     if workload.moment_rank is None:
-        return whole
-    projected = kept = 0.0
+        return unprojected_bytes
+    projected_elements = kept_bytes = 0.0
     for kind, count in zip(architecture.kinds, architecture.layers_per_kind, strict=True):
         for matrix, copies in _matrices(kind, architecture.hidden_size):
             short, long = sorted((matrix.n_in // matrix.groups, matrix.n_out // matrix.groups))
             # A matrix no larger than the rank is not projected.
             if short <= workload.moment_rank:
                 continue
-            projected += count * copies * short * long
-            moments = whole * long + PROJECTION_BYTES * short
-            kept += count * copies * workload.moment_rank * moments
+            projected_elements += count * copies * short * long
+            bytes_by_rank = unprojected_bytes * long + PROJECTION_BYTES * short
+            kept_bytes += count * copies * workload.moment_rank * bytes_by_rank
     total = architecture.parameters.total
-    return (kept + whole * (total - projected)) / total
+    return (kept_bytes + unprojected_bytes * (total - projected_elements)) / total
 
 
 def _matrices(layer: Layer, hidden_size: int) -> Iterator[tuple[Projection, int]]:

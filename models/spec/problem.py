@@ -60,7 +60,7 @@ class Problem:
         if is_known_vendor:
             reason = stack.missing_kernel_reason(chip.generation, chip.vendor)
             if reason:
-                raise Invalid("stack.attention_kernel", self.kernel, reason)
+                raise Invalid("stack.attention_kernel", self.attention_kernel, reason)
         if precision == "mxfp8" and not {"fp4", "fp6"} & chip.peak_tflops.keys():
             rule = (
                 "needs matrix units that scale by blocks, which come with fp4 or fp6, and"
@@ -93,29 +93,32 @@ class Problem:
             raise Invalid(f"model.encoder.{name}", True, rule)
 
     @cached_property
-    def kernel(self) -> str:
+    def attention_kernel(self) -> str:
         """The attention kernel that the stack runs on the chip."""
         return self.stack.kernel_on(self.cluster.chip.generation)
 
     @property
     def launch(self) -> str:
-        """The way in which kernels are launched: "eager", "compiled" or "graph"."""
+        """The way in which kernels are launched: "eager", "compiled", or "graph" where a step is
+        replayed as a CUDA graph."""
         return "graph" if self.is_captured else self.stack.launch
 
     @property
     def routing(self) -> str:
         """The kernels that send tokens to experts: "padded" where every expert has a fixed number
-        of tokens, which spares the host waiting for their counts, or else "fused" or "separate"."""
+        of tokens, which spares the host waiting for their counts; otherwise "fused" (few kernels)
+        or "separate" (a kernel for every operation)."""
         if self.workload.capacity_factor is not None or self.stack.static_experts:
             return "padded"
         return "fused" if self.stack.fused_routing else "separate"
 
     @property
     def scaled_token_bytes(self) -> float:
-        """Bytes that are kept of each element of a token that a routing score multiplies in fp32;
-        0 where the product needs none. Compiled code may keep the 16 bits that fp32 is made of."""
-        compiled = self.stack.scaled_token_bytes
-        return 4.0 if compiled and self.launch == "eager" else compiled
+        """Bytes that are kept for backward of each element of a token that a routing score
+        multiplies in fp32; 0 where backward needs none. Eager kernels keep the fp32 input of the
+        product. Compiled code may keep the 16-bit values that it was cast from."""
+        compiled_bytes = self.stack.scaled_token_bytes
+        return 4.0 if compiled_bytes and self.launch == "eager" else compiled_bytes
 
     @property
     def rematerialises(self) -> bool:
@@ -137,10 +140,11 @@ class Problem:
 
     @property
     def loss_chunks(self) -> int:
-        """The number of parts of a micro-batch for which head and loss run one after the other.
-        Where one kernel has both, a part is so small that its logits take no more memory than the
-        input of the head (liger_kernel ops/fused_linear_cross_entropy.py: chunks of tokens by the
-        ratio of vocabulary to hidden size)."""
+        """The number of parts of a micro-batch for which head and loss run one after the other, so
+        that only one part's logits are in memory. Where one kernel computes head and loss, a part
+        is so small that its logits take no more memory than the input of the head (liger_kernel
+        ops/fused_linear_cross_entropy.py: chunks of tokens by the ratio of vocabulary to hidden
+        size)."""
         model, chunks = self.architecture, self.stack.loss_chunks
         if self.stack.loss != "fused_linear":
             return chunks
@@ -152,7 +156,8 @@ class Problem:
 
     @property
     def max_virtual_stages(self) -> int:
-        """The most chunks of the model that a device may hold."""
+        """The most chunks of the model that a device may hold. Some stacks have no virtual stages
+        for hybrid models, which they run with other code."""
         holds_several = self.stack.interleaves_hybrids or not self.architecture.is_hybrid
         return self.stack.max_virtual_stages if holds_several else 1
 
@@ -167,24 +172,26 @@ class Problem:
     @property
     def overlaps_experts(self) -> bool:
         """True where all-to-alls of experts may run beside compute of another micro-batch."""
+        # Frameworks run hybrid models with other code, which may lack the overlap.
         has_code = self.stack.overlap_expert_of_hybrids or not self.architecture.is_hybrid
         return self.stack.overlap_expert and has_code
 
     @property
     def materialises_scores(self) -> bool:
         """True where the attention kernel writes the scores of all pairs of tokens to memory."""
-        return self.kernel in ("unfused", "fused_softmax")
+        return self.attention_kernel in ("unfused", "fused_softmax")
 
     @property
     def parameter_bytes(self) -> float:
-        """The bytes of a parameter in use."""
+        """The bytes of a parameter as layers use it, beside any fp32 master copy."""
         return self.workload.number_format.activation_bytes
 
     @property
     def operand_bytes(self) -> float:
-        """The bytes of the copies of a layer's parameter that GEMMs read, beside the parameter in
-        use."""
+        """The bytes of the fp8 or fp4 copies of a parameter that GEMMs read and that stay in memory
+        beside the parameter; 0 where none stay."""
         gemm_bytes = self.workload.number_format.gemm_bytes
+        # One copy is as the parameter is, for forward, and one is transposed, for backward.
         return 2 * gemm_bytes if self.stack.keeps_operands and gemm_bytes < 2 else 0.0
 
     @property
@@ -240,9 +247,10 @@ class Problem:
         return self._gradient_element_bytes(self.stack.reduce_bytes or self.stack.gradient_bytes)
 
     def _gradient_element_bytes(self, stack_bytes: float) -> float:
-        """Return the bytes of an element of a gradient that the stack keeps in `stack_bytes`. It
-        has no fewer bytes than a parameter, and exactly as many without fp32 master weights."""
+        """Return the bytes of an element of a gradient for which the stack's format has
+        `stack_bytes`: at least those of a parameter in use."""
         parameter_bytes = self.parameter_bytes
+        # Without fp32 master weights, the optimizer updates parameters in their own format.
         return (
             max(stack_bytes, parameter_bytes) if self.workload.master_weights else parameter_bytes
         )
@@ -266,18 +274,18 @@ class Problem:
         are depends on Stack.shards."""
         # A gradient is read, and written in the format in which it is sent.
         cast = self.parameter_bytes + self.reduce_bytes
-        if self.stack.shards == "each":  # out of the gathered buffer: each copy reads and writes
+        if self.stack.shards == "each":  # tensors are copied out of the gathered buffer
             return 2 * self.gather_bytes, cast
-        if self.stack.shards == "flat":
-            join = 2 * self.parameter_bytes  # gradients are read and written into one tensor
+        if self.stack.shards == "flat":  # tensors are views of one, into which gradients are joined
+            join = 2 * self.parameter_bytes
             return 0.0, join + (cast if self._sends_wider_gradients else 0.0)
-        return 0.0, 0.0
+        return 0.0, 0.0  # "in_place": collectives work on the tensors themselves
 
     @property
     def gather_bytes(self) -> float:
-        """The bytes of a gathered parameter on the wire: those that the stack says, but no fewer
-        than the workload's format allows. It has 16 bits where it is cast with every use."""
-        if self.scales_rows:
+        """The bytes of a parameter on the wire where ZeRO 3 or a distributed optimizer gathers it:
+        those of the stack's format, but no fewer than the workload's format allows."""
+        if self.scales_rows:  # A weight is cast with every use, after it is gathered.
             return self.parameter_bytes
         return max(self.stack.gather_bytes, self.workload.number_format.gathered_bytes)
 
@@ -294,7 +302,7 @@ class Problem:
         lora = self.workload.lora
         if lora is None or lora.base_bits == 16:
             return self.parameter_bytes
-        return lora.base_bits / 8 + 1 / 64
+        return lora.base_bits / 8 + 1 / 64  # a scale is one byte
 
     @property
     def adapter_parameters(self) -> int:
@@ -302,7 +310,7 @@ class Problem:
         lora, model = self.workload.lora, self.architecture
         total = 0
         if lora is not None:
-            for kind, count in zip(model.kinds, model.trained_layers_per_kind, strict=True):
+            for kind, count in zip(model.kinds, model.layers_per_kind_with_mtp, strict=True):
                 total += count * lora.parameters(kind, model.hidden_size)
                 total += count * lora.expert_parameters(kind, model.hidden_size)
         return total
@@ -326,8 +334,8 @@ class Problem:
 
     @property
     def keeps_sharded_parameters(self) -> bool:
-        """True where ZeRO 3 shards the parameters that layers use. Otherwise it shards an fp32 copy
-        alone, which frozen parameters do not have."""
+        """True where ZeRO 3 keeps shards of the parameters that layers use. Otherwise shards of an
+        fp32 copy are all it keeps. Frozen parameters have no such copy."""
         workload = self.workload
         has_frozen = workload.lora is not None or workload.trained is not None
         return self.stack.parameter_shards or has_frozen or not workload.master_weights
@@ -338,7 +346,8 @@ class Problem:
 
     def effective_modules(self, modules: tuple[str, ...]) -> tuple[str, ...]:
         """Return those of `modules` that some layer of the model has, so that policies with equal
-        effect compare equal. Return all of them where no layer has any."""
+        effect compare equal. Return all of them where no layer has any: selective recompute without
+        modules would stand for the stack's own."""
         return tuple(filter(self.has_module, modules)) or modules
 
     @cached_property
@@ -351,9 +360,9 @@ class Problem:
 
     @cached_property
     def encoder_flops(self) -> float:
-        """A third of the encoder's training FLOPs, for one token of a sequence: its forward FLOPs
-        where it is trained, and a third of them where it is frozen. They are comparable with the
-        forward FLOPs of layers when layers are split over pipeline stages."""
+        """A third of the encoder's FLOPs in a step, for one token of a sequence: its forward FLOPs
+        where it is trained, and a third of them where it is frozen and has no backward. Layers are
+        split over pipeline stages by forward FLOPs, a third of their step, so these compare."""
         encoder = self.architecture.encoder
         return encoder_flops(encoder) / 3 / self.workload.seq_len if encoder else 0.0
 
@@ -377,8 +386,8 @@ class Problem:
     @property
     def neighbourhood_scopes(self) -> tuple[str, ...]:
         """The kinds of runs that a run of this problem belongs to, from the widest on, such as
-        ("all", "all/sparse", "stack:megatron/sparse", "fleet:h100/megatron"). Each may have a
-        Neighbourhood in a profile (models.spec.profile)."""
+        ("all", "all/sparse", "stack:megatron/sparse", "fleet:h100/megatron"). A profile may say of
+        each how far its runs lie from predictions (models.spec.profile.Neighbourhood)."""
         return (
             "all",
             f"all/{self.density}",
@@ -388,7 +397,8 @@ class Problem:
 
     @cached_property
     def scopes(self) -> tuple[str, ...]:
-        """The scopes of a profile that apply to this problem, from the widest on."""
+        """The scopes whose terms add up to the coefficients of this problem, beside those of scope
+        "all", from the widest on."""
         chip = self.cluster.chip
         stack = self.stack
         return (
@@ -397,7 +407,7 @@ class Problem:
             f"routing:{self.routing}",
             f"fusion:{'fused' if stack.fused else 'unfused'}",
             f"generation:{chip.generation}",
-            f"kernel:{self.kernel}/{chip.generation}",
+            f"kernel:{self.attention_kernel}/{chip.generation}",
             f"stack:{stack.calibrated_as}",
             f"chip:{chip.id}",
             f"fabric:{self.cluster.fabric.id}",
@@ -427,14 +437,15 @@ class Problem:
 
 @cached_by_identity(_KEPT_MODULES)
 def _has_module(architecture: Architecture, name: str) -> bool:
-    """Say whether recompute of this module would repeat some piece of a layer of the model."""
-    number = policy_code("selective", [name])
-    return any(recomputed(number, kind).pieces for kind in architecture.kinds)
+    """Say whether some layer of the model has this module, such as "moe_act", so that selective
+    recompute of the module would repeat any work."""
+    policy = policy_code("selective", [name])
+    return any(recomputed(policy, layer).pieces for layer in architecture.kinds)
 
 
 def number_by_problem(problems: Iterable[Problem]) -> list[int]:
-    """Return a number for each problem, counted from 0 in order of appearance; equal problems share
-    one."""
+    """Return a number for each problem, counted from 0 in order of appearance. Equal problems have
+    the same number, so that callers can group their layouts and predict them in one call."""
     problems = list(problems)
     # Hashing a problem is slow, and the same object often comes many times: it is hashed once.
     by_identity = {id(problem): problem for problem in problems}

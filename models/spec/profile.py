@@ -46,13 +46,14 @@ def is_of_fleet(scope: str) -> bool:
 
 
 def _fraction(scopes: str) -> Any:
-    """Return a field between 0 and 1; `scopes` are the kinds of scopes that it may differ
-    between."""
+    """Return the dataclass field of a coefficient between 0 and 1. `scopes` are the kinds of scopes
+    between which it may differ, such as "generation stack"."""
     return field(metadata={"kind": "fraction", "scopes": tuple(scopes.split())})
 
 
 def _positive(scopes: str) -> Any:
-    """Return a field above 0; `scopes` are the kinds of scopes that it may differ between."""
+    """Return the dataclass field of a coefficient above 0. `scopes` are the kinds of scopes between
+    which it may differ, such as "generation stack"."""
     return field(metadata={"kind": "positive", "scopes": tuple(scopes.split())})
 
 
@@ -190,7 +191,7 @@ SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in _FIT
 """The kinds of scopes that each coefficient may differ between, besides "all"."""
 
 
-def _listed(cls: type[Value], data: Mapping[str, Any], name: str) -> tuple[Value, ...]:
+def _instances_listed(cls: type[Value], data: Mapping[str, Any], name: str) -> tuple[Value, ...]:
     """Return the instances of a dataclass that a JSON object lists under a name; none where the
     name is missing, as in objects that an earlier release wrote."""
     return tuple(from_json(cls, entry) for entry in data.get(name, ()))
@@ -244,14 +245,14 @@ class Term:
 
     @property
     def is_unknown(self) -> bool:
-        """True where no run says anything of the term. Terms of a fleet are never unknown: the
-        difference between fleets is part of how far runs scatter."""
+        """True where no run says anything of the term, so that its spread widens intervals. Terms
+        of a fleet never do: the spread of residuals already has the difference between fleets."""
         return not self.runs and not is_of_fleet(self.scope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbourhood:
-    """The distance of runs of one kind from what a fit without their model, chip and stack
+    """The scatter of runs of one kind around what a fit without runs of their model, chip and stack
     predicted.
 
     `spread` is a standard deviation of log step time, or of the log of peak memory: that of the
@@ -272,21 +273,23 @@ class Neighbourhood:
         """The spread of runs from a source that nobody has seen."""
         return math.hypot(self.spread, self.between)
 
-    def with_variance(self, unidentified_variance: float) -> float:
-        """Return the spread of a prediction for a source that nobody has seen, whose terms without
-        runs have this variance."""
-        return math.hypot(self.within(unidentified_variance), self.between)
+    def spread_for_unseen_source(self, unidentified_variance: float) -> float:
+        """Return the spread of log measured over predicted values for a source (an organisation's
+        machines) that no run came from. `unidentified_variance` is the part of the prediction's
+        variance that comes from terms without runs."""
+        return math.hypot(self.spread_within_source(unidentified_variance), self.between)
 
-    def within(self, unidentified_variance: float) -> float:
-        """Return the spread within a source of a prediction whose terms without runs have this
-        variance."""
-        # `spread` already contains `unidentified`, the share of it that comes from such terms.
+    def spread_within_source(self, unidentified_variance: float) -> float:
+        """Return the spread of log measured over predicted values within one source.
+        `unidentified_variance` is the part of the prediction's variance that comes from terms
+        without runs."""
+        # `spread` already contains that part for the runs behind it: `unidentified`.
         return math.sqrt(self.spread**2 + max(unidentified_variance - self.unidentified**2, 0.0))
 
-    def seen_from(self, between: float) -> Neighbourhood:
-        """Return this neighbourhood with `between` as the deviation between sources. For a fleet it
-        is lowered, because the fleet's own runs tell where it lies: after n runs of variance σ²,
-        the variance of a mean with prior variance τ² is 1 / (1/τ² + n/σ²)."""
+    def with_between_sources(self, between: float) -> Neighbourhood:
+        """Return this neighbourhood with `between` as the standard deviation between sources. That
+        of a fleet is lower, because the fleet's own runs tell where it lies: after n runs of
+        variance σ², the variance of a mean with prior variance τ² is 1 / (1/τ² + n/σ²)."""
         if is_of_fleet(self.scope) and between:
             between = 1 / math.sqrt(between**-2 + self.runs * self.spread**-2)
         return replace(self, between=between)
@@ -385,24 +388,26 @@ class Profile:
         return frozenset(span.scope for span in self.spans)
 
     def kernel_age(self, scopes: Iterable[str]) -> float:
-        """Return the age in years of the newest software that ran in one of these scopes, counted
-        from the newest of all; the largest age where several scopes have one, and 0 where none
-        has."""
+        """Return by how many years the newest software that ran in these scopes, such as a
+        generation of chips, is older than the newest of all. It is the largest age where several
+        scopes have one, and 0 where none has."""
         scope_set = set(scopes)
         years = (software.year for software in self.newest if software.scope in scope_set)
         return max((self.software_year - year for year in years), default=0.0)
 
     def neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
-        """Return how far step times of such runs lie from predictions (their neighbourhood): that
-        of the narrowest scope that has one, or else the residual spread. `scopes` come widest
-        first."""
-        return self._of_narrowest_scope(self.neighbourhoods, scopes).seen_from(self.between_sources)
+        """Return how far step times of runs in these `scopes` (widest first) lie from predictions,
+        on machines that no run behind the profile came from. It is the neighbourhood of the
+        narrowest scope that has one, or else the residual spread."""
+        narrowest = self._of_narrowest_scope(self.neighbourhoods, scopes)
+        return narrowest.with_between_sources(self.between_sources)
 
     def memory_neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
-        """Return the neighbourhood of peak memory of the narrowest scope that has one, or the
-        residual spread where none has one."""
+        """Return how far peaks of memory of runs in these `scopes` (widest first) lie from
+        predictions: the neighbourhood of the narrowest scope that has one, or else the residual
+        spread."""
         narrowest = self._of_narrowest_scope(self.memory_neighbourhoods, scopes)
-        return narrowest.seen_from(self.memory_between_sources)
+        return narrowest.with_between_sources(self.memory_between_sources)
 
     def _of_narrowest_scope(
         self, neighbourhoods: Sequence[Neighbourhood], scopes: Sequence[str]
@@ -421,6 +426,8 @@ class Profile:
 
     @cached_by_identity(_CACHED_SCOPES)
     def _terms_in(self, scopes: frozenset[str]) -> tuple[Term, ...]:
+        """Return the terms of scope "all" and of these scopes, in the order of the profile, so that
+        sums of them do not depend on the order of a set."""
         places = [self._places_by_scope.get(scope, []) for scope in scopes | {"all"}]
         return tuple(self.terms[place] for place in sorted(chain.from_iterable(places)))
 
@@ -432,7 +439,8 @@ class Profile:
 
     @cached_by_identity(_CACHED_SCOPES)
     def _with_offsets(self, scopes: frozenset[str]) -> Profile:
-        """Return the profile with the offsets of `with_offsets` added; terms that it has stay."""
+        """Return the profile with offsets that no run has told added for these scopes, as
+        `with_offsets` describes them. Terms that the profile has already are kept."""
         offsets = (term for scope in sorted(scopes) for term in _unknown_offsets(scope))
         added = {term.key: term for term in offsets if term.key not in self.by_key}
         return self.with_terms(added) if added else self
@@ -480,6 +488,7 @@ class Profile:
             "beyond": self.unseen_widening,  # the name in stored profiles, which cannot change
             "between_sources": self.between_sources,
             "memory_between_sources": self.memory_between_sources,
+            # Each without `between`, which is stored once, as between_sources.
             "neighbourhoods": list(map(_without_between, self.neighbourhoods)),
             "memory_neighbourhoods": list(map(_without_between, self.memory_neighbourhoods)),
             "seen": list(map(asdict, self.seen)),
@@ -513,11 +522,11 @@ class Profile:
             unseen_widening=data.get("beyond", 1.0),
             between_sources=data.get("between_sources", 0.0),
             memory_between_sources=data.get("memory_between_sources", 0.0),
-            neighbourhoods=_listed(Neighbourhood, data, "neighbourhoods"),
-            memory_neighbourhoods=_listed(Neighbourhood, data, "memory_neighbourhoods"),
-            seen=_listed(TermCoverage, data, "seen"),
-            spans=_listed(QuantityRange, data, "spans"),
-            newest=_listed(NewestSoftware, data, "newest"),
+            neighbourhoods=_instances_listed(Neighbourhood, data, "neighbourhoods"),
+            memory_neighbourhoods=_instances_listed(Neighbourhood, data, "memory_neighbourhoods"),
+            seen=_instances_listed(TermCoverage, data, "seen"),
+            spans=_instances_listed(QuantityRange, data, "spans"),
+            newest=_instances_listed(NewestSoftware, data, "newest"),
             influences=influences and Influences.from_json(influences),
             terms=terms,
         )
@@ -547,7 +556,8 @@ def _prior_terms() -> tuple[Term, ...]:
 def _unknown_offsets(scope: str) -> Iterator[Term]:
     """Yield a term of mean zero for each coefficient that the priors let differ in scopes of this
     kind. Its spread is a share of the spread of the coefficient's term of scope "all"."""
-    shares = _prior_data()["offsets"].get(scope.partition(":")[0], {})
+    kind = scope.partition(":")[0]  # "stack:megatron" -> "stack"
+    shares = _prior_data()["offsets"].get(kind, {})
     spreads = {term.coefficient: term.spread for term in _prior_terms() if term.scope == "all"}
     for coefficient, share in shares.items():
         yield Term(

@@ -87,7 +87,8 @@ def decode_policy(code: int) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Recomputed:
-    """The part of a layer that is computed again: the whole of it, or some pieces."""
+    """The part of a layer that is computed again: the whole of it, or some pieces, by their names
+    in PIECES."""
 
     whole: bool
     pieces: frozenset[str]
@@ -99,7 +100,7 @@ class Recomputed:
 
     @property
     def tensor(self) -> float:
-        """The share of forward's tensor-parallel traffic that recompute brings again.
+        """The share of forward's tensor-parallel traffic that recompute repeats.
 
         In forward the mixer and the feed-forward network each gather their input and scatter their
         output: four messages, of a quarter each. Recompute of the network repeats its two messages,
@@ -116,18 +117,19 @@ class Recomputed:
         scattered = 0.25 if self.pieces & {"dense", "experts"} else 0.0
         if "output" in self.pieces and _INPUTS not in self.pieces:
             scattered += 0.25
-        # The message counted above for the network is one quarter, in a parallel layer too.
+        # No more is saved than the quarter that `scattered` has for the network, even in a parallel
+        # layer, where the skipped product would bring half of the traffic.
         unsent = min(self.unsent_share, 0.25) if "dense" in self.pieces else 0.0
         return gathered + scattered - unsent
 
     @property
     def context(self) -> float:
-        """The share of forward's context-parallel traffic that recompute brings again."""
+        """The share of forward's context-parallel traffic that recompute repeats."""
         return 1.0 if self.whole or "attention" in self.pieces else 0.0
 
     @property
     def expert(self) -> float:
-        """The share of forward's expert-parallel traffic that recompute brings again."""
+        """The share of forward's expert-parallel traffic that recompute repeats."""
         return 1.0 if self.whole or "experts" in self.pieces else 0.0
 
 
@@ -145,6 +147,7 @@ def _pieces(module: str, layer: Layer) -> set[str]:
     """Return the pieces of a layer that recompute of a module repeats, by their names in PIECES;
     none where the layer lacks the module. For example, "mlp_act" of a dense layer is {"dense_act"}.
     """
+    # "dense_half" is the second up-projection of a gated MLP.
     dense = {"dense", "dense_half", "dense_act"} if layer.dense else set()
     if module in ("mlp", "shared_experts", "moe"):
         # "mlp" is the network of dense layers; the other two are of sparse layers alone.

@@ -32,7 +32,7 @@ class Recurrence:
 
     @property
     def kind(self) -> str:
-        """The name of this kind in requests."""
+        """The name of this kind of recurrence in requests, such as "mamba2"."""
         raise NotImplementedError
 
     @property
@@ -44,18 +44,19 @@ class Recurrence:
         return self.num_key_heads * self.key_head_dim
 
     @property
-    def state(self) -> int:
+    def state_elements(self) -> int:
         """Elements of the state of all heads."""
         return self.values * self.key_head_dim
 
     @property
-    def streams(self) -> int:
-        """Elements of a token that the recurrence reads: queries, keys and values."""
+    def input_elements(self) -> int:
+        """Elements of a token that the recurrence reads: queries, keys and values, or what stands
+        for them (C, B and x in Mamba-2, two gates and a value in a short convolution)."""
         return 2 * self.keys + self.values
 
     @property
     def conv_channels(self) -> int:
-        return self.streams if self.conv_kernel else 0
+        return self.input_elements if self.conv_kernel else 0
 
     def projections(self, hidden_size: int) -> list[Projection]:
         """Return every weight matrix: those that read the stream, and that of the output."""
@@ -67,10 +68,10 @@ class Recurrence:
 
     def parameters(self, hidden_size: int) -> int:
         convolution = self.conv_channels * self.conv_kernel
-        return parameters_of(self.projections(hidden_size)) + convolution + self._vectors
+        return parameters_of(self.projections(hidden_size)) + convolution + self._vector_parameters
 
     @property
-    def _vectors(self) -> int:
+    def _vector_parameters(self) -> int:
         """Parameters outside matrices and the convolution."""
         raise NotImplementedError
 
@@ -88,23 +89,23 @@ class Recurrence:
     """Tokens that are worked on together: as many as in Megatron-Core's Mamba."""
 
     @property
-    def light_traffic(self) -> float:
+    def elementwise_traffic(self) -> float:
         """Elements of a token that forward reads and writes beside the recurrence: in the
         convolution, and in the norm and gate of the output."""
         return 2 * self.conv_channels + 3 * self.values
 
     @property
-    def traffic(self) -> float:
+    def kernel_traffic(self) -> float:
         """Elements of a token, of 16 bits, that the kernels of the recurrence read and write in
         forward. The first kernel makes the state of each chunk, the next passes states on, and the
         last reads them with its tokens. So states, which are fp32 and count as two elements each,
         are written twice and read twice, and tokens are read twice (the kernels of mamba_ssm's
-        ssd_combined.py)."""
-        states = 4 * 2 * self.state / self.chunk
-        return states + 2 * self.streams + self.values
+        ssd_combined.py). The output is written once."""
+        states = 4 * 2 * self.state_elements / self.chunk
+        return states + 2 * self.input_elements + self.values
 
     @property
-    def kept(self) -> float:
+    def kept_elements(self) -> float:
         """Elements of a token that are kept for backward beside the outputs of projections: the
         output of the recurrence before its norm and gate, and after them."""
         return 2 * self.values
@@ -130,7 +131,7 @@ class Mamba2(Recurrence):
         return [Projection("in", hidden_size, columns, "columns", fused=True)]
 
     @property
-    def _vectors(self) -> int:
+    def _vector_parameters(self) -> int:
         """Parameters outside matrices and the convolution: A, D and the bias of the time step for
         each head, the biases of the convolution and the norm."""
         biases = self.conv_channels if self.conv_bias else 0
@@ -144,7 +145,7 @@ class Mamba2(Recurrence):
     def _state_flops(self) -> float:
         """Forward FLOPs of the state for each token: 7 for each element (mamba_layer_flops of
         Megatron-LM's training.py)."""
-        return 7 * self.state
+        return 7 * self.state_elements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +185,7 @@ class DeltaNet(Recurrence):
         return self.num_heads * (self.key_head_dim if self.decay_per_element else 1)
 
     @property
-    def _vectors(self) -> int:
+    def _vector_parameters(self) -> int:
         """Parameters outside matrices and the convolution: A for each head, the bias of every
         decay, and the norm that heads share."""
         return self.num_heads + self._decays + self.value_head_dim
@@ -193,27 +194,27 @@ class DeltaNet(Recurrence):
     """Tokens that are worked on together: as many as in flash-linear-attention."""
 
     @property
-    def traffic(self) -> float:
+    def kernel_traffic(self) -> float:
         """Elements of a token, of 16 bits, that the kernels read and write in forward. Beside the
         traffic of states and tokens, keys and values are transformed within each chunk for every
         head, and read again (arXiv 2406.06484 §3.2). States have 16 bits."""
-        states = 4 * self.state / self.chunk
+        states = 4 * self.state_elements / self.chunk
         transformed = 2 * (self.num_heads * self.key_head_dim + self.values)
-        return states + transformed + 2 * self.streams + self.values
+        return states + transformed + 2 * self.input_elements + self.values
 
     @property
-    def kept(self) -> float:
+    def kept_elements(self) -> float:
         """Elements of a token that are kept for backward beside the outputs of projections. They
         include the output of the convolution, which the kernels do not compute again
         (chunk_gated_delta_rule of flash-linear-attention)."""
-        return super().kept + self.conv_channels
+        return super().kept_elements + self.conv_channels
 
     @property
     def _state_flops(self) -> float:
         """Forward FLOPs of the state for each token, which takes part in four products: those of
         keys with themselves and with values, its update, and the product with the query (linear
         attention in Megatron-LM's training.py)."""
-        return 8 * self.state
+        return 8 * self.state_elements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,12 +226,12 @@ class LightningAttention(Recurrence):
 
     def _input_projections(self, hidden_size: int) -> list[Projection]:
         return [
-            Projection("qkv", hidden_size, self.streams, "columns", fused=True),
+            Projection("qkv", hidden_size, self.input_elements, "columns", fused=True),
             Projection("gate", hidden_size, self.values, "columns", fused=True),
         ]
 
     @property
-    def _vectors(self) -> int:
+    def _vector_parameters(self) -> int:
         """Parameters outside matrices: the norm of the outputs of heads."""
         return self.values
 
@@ -238,7 +239,7 @@ class LightningAttention(Recurrence):
     def _state_flops(self) -> float:
         """Forward FLOPs of the state for each token: those of its update and of the query's product
         with it (arXiv 2501.08313 §2.2.2)."""
-        return 4 * self.state
+        return 4 * self.state_elements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,14 +274,15 @@ class ShortConvolution(Recurrence):
         return self.values
 
     def _input_projections(self, hidden_size: int) -> list[Projection]:
-        return [Projection("in", hidden_size, self.streams, "columns", fused=True)]
+        return [Projection("in", hidden_size, self.input_elements, "columns", fused=True)]
 
     def parameters(self, hidden_size: int) -> int:
-        biases = self.conv_channels + self.streams + hidden_size if self.bias else 0
+        # Each bias has the size of an output: of the convolution, the projection in and that out.
+        biases = self.conv_channels + self.input_elements + hidden_size if self.bias else 0
         return super().parameters(hidden_size) + biases
 
     @property
-    def _vectors(self) -> int:
+    def _vector_parameters(self) -> int:
         return 0
 
     @property
@@ -289,18 +291,18 @@ class ShortConvolution(Recurrence):
         return 2 * self.values
 
     @property
-    def light_traffic(self) -> float:
+    def elementwise_traffic(self) -> float:
         """Elements of a token that forward reads and writes: each gate reads two streams and writes
         one, and the convolution reads and writes one."""
         return 8 * self.values
 
     @property
-    def traffic(self) -> float:
+    def kernel_traffic(self) -> float:
         """Zero, because there are no states."""
         return 0.0
 
     @property
-    def kept(self) -> float:
+    def kept_elements(self) -> float:
         """Elements of a token that are kept for backward: the input and the output of the
         convolution, and the output of the gate behind it."""
         return 3 * self.values

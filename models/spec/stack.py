@@ -390,8 +390,9 @@ class Stack:
 
     @property
     def saves_scattered(self) -> bool:
-        """True where selective recompute goes by operations and saves what tensor parallelism
-        reduced and scattered (models.spec.recompute, `alternate_mm`)."""
+        """True where selective recompute goes by operations and saves the results of
+        tensor-parallel reduce-scatters (models.spec.recompute, `alternate_mm`), so that backward
+        does not repeat that traffic."""
         return any("alternate_mm" in modules for modules in self.selective)
 
     @property
@@ -412,21 +413,22 @@ class Stack:
         """Return why the stack's attention kernel does not run on chips of a generation, such as
         "runs on chips of hopper only, not of ampere"; None where it runs.
 
-        A kernel is taken to run on generations of NVIDIA and Google that this module does not list.
-        The caller asks only about `vendor`s in VENDORS.
+        NVIDIA and Google may make generations that this module does not list. A kernel is assumed
+        to run there. `vendor` is one of VENDORS: of others it is not known which software runs.
         """
         kernel = self.kernel_on(generation)
         runs_on = _KERNEL_GENERATIONS.get(kernel)
-        is_known = vendor not in ("nvidia", "google") or generation in _KNOWN_GENERATIONS
-        if runs_on and generation not in runs_on and is_known:
+        may_be_new = vendor in ("nvidia", "google") and generation not in _KNOWN_GENERATIONS
+        if runs_on and generation not in runs_on and not may_be_new:
             return f"runs on chips of {' and '.join(runs_on)} only, not of {generation}"
         if kernel in ("flash1", "flash2") and generation in _WITHOUT_FLASH:
             return f"does not run on chips of {generation}: {_PYTORCH_KERNELS[generation]} does"
         return None
 
     def kernel_on(self, generation: str) -> str:
-        """Return the attention kernel that this stack picks on chips of a generation:
-        FlashAttention-2 where its rule (_KERNELS_PICKED) does not list the generation."""
-        if self.attention_kernel not in _KERNELS_PICKED:
+        """Return the attention kernel that this stack runs on chips of a generation. Some stacks
+        pick it by the chip ("auto", "pytorch", "triton"), FlashAttention-2 unless the generation is
+        listed in _KERNELS_PICKED."""
+        if self.attention_kernel not in _KERNELS_PICKED:  # It names one kernel.
             return self.attention_kernel
         return _KERNELS_PICKED[self.attention_kernel].get(generation, "flash2")

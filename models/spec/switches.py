@@ -119,7 +119,7 @@ class Switch:
         does now."""
         return _value_at(self.defaults, year)
 
-    def taken_at(self, year: float | None = None) -> Dated:
+    def recipe_value_at(self, year: float | None = None) -> Dated:
         """Return what tuned recipes set that year; without a year, what they set now."""
         return _value_at(self.taken, year)
 
@@ -184,17 +184,18 @@ def as_of(stack: Stack, year: float) -> Stack:
     """Return the stack with its switches as tuned recipes set them in that year (a number with a
     fraction). Fields that recipes set in the same way today keep the stack's values."""
     earlier = {
-        switch.field: switch.taken_at(year).value
+        switch.field: switch.recipe_value_at(year).value
         for switch in switches_of(stack)
-        if switch.taken_at(year) != switch.taken_at()
+        if switch.recipe_value_at(year) != switch.recipe_value_at()
     }
     return replace(stack, **earlier)
 
 
 def as_usually_run(stack: Stack, organisation: str, year: float | None) -> Stack:
     """Return the stack as an organisation that does not state its switches presumably ran it in
-    that year, or now without a year. Switches get their values in published runs. Those that few
-    people set get the framework's defaults, unless the organisation makes the framework."""
+    that year, or now without a year. Switches get the values that published runs usually have,
+    where these are known. Switches that few people set get the framework's defaults, unless the
+    organisation makes the framework."""
     table = _tables().get(stack.id, _NO_TABLE)
     published = {
         switch.field: _value_at(switch.published, year).value
@@ -249,6 +250,7 @@ def launch_arguments(
         if setting.only_read:
             rule = f"the framework stops at {setting.words}"
             raise Invalid(f"stack.{switch.field}", setting.value, rule)
+        # Code of the training script makes settings with `in_code` (launch_code returns these).
         if switch.of_script != of_script or setting.in_code:
             continue
         arguments |= {**setting.arguments, **setting.needs}
@@ -273,10 +275,10 @@ def _settings_of(problem: Problem, layout: Layout) -> Iterator[tuple[Switch, Set
 
 
 def as_launched(problem: Problem, layout: Layout, software_year: float) -> Stack:
-    """Return the stack that results from launching a layout with its arguments. It starts from the
-    catalogue's stack, as recipes set it the problem's `age_years` before `software_year`. Switches
-    that have an effect under the layout are set as the problem has them, with all that their
-    arguments imply."""
+    """Return the stack that results from launching a layout with the arguments that we write for
+    it, which may differ from the stack that the caller asked about. It is the catalogue's stack as
+    recipes set it `age_years` before `software_year`, except for switches that have an effect under
+    the layout: they are set as the problem has them, with all that their arguments imply."""
     base = catalogue.stack(problem.stack.id)
     if problem.stack.age_years:
         base = as_of(base, software_year - problem.stack.age_years)
@@ -319,7 +321,7 @@ def read_switches(
 
 def _read_setting(switch: Switch, arguments: Mapping[str, Any]) -> Setting:
     """Return the setting of a switch that fits these arguments (values by name), and of several the
-    one with most arguments. Raise Invalid where none fits."""
+    one with most arguments, which is the most specific. Raise Invalid where none fits."""
     fitting = [setting for setting in switch.settings if _fits(setting, arguments)]
     if not fitting:
         written = ", ".join(f"{name} {value}" for name, value in arguments.items())
@@ -378,6 +380,7 @@ def _may_overlap_experts(problem: Problem, layout: Layout) -> bool:
     has_another = layout.pp == 1 or layout.virtual_stages > 1
     is_repeated = layout.recompute == "full" or "moe" in layout.recompute_modules
     has_all_to_all = layout.ep > 1 and problem.stack.dispatcher != "allgather"
+    # Frameworks run hybrid models with other code, which may lack the overlap.
     has_code = problem.stack.overlap_expert_of_hybrids or not problem.architecture.is_hybrid
     return (
         has_all_to_all
@@ -468,27 +471,27 @@ def _table_from(
 
 def _switch_from(entry: Mapping[str, Any], stack: Stack, years: Mapping[str, float]) -> Switch:
     """Return a switch from an entry of a document. `years` has the year of each release. Where the
-    entry gives no defaults, or no values of recipes, these are the value that the stack has in the
-    catalogue."""
+    entry gives no `defaults`, or no values that recipes set (`taken`), the value that the stack has
+    in the catalogue stands for them."""
     in_catalogue = [{"value": getattr(stack, entry["field"])}]
-    worked_out = {
+    parsed = {
         "settings": tuple(map(_setting_from, entry.get("settings", ()))),
         "defaults": _dated_values(entry.get("defaults", in_catalogue), years),
         "taken": _dated_values(entry.get("taken", in_catalogue), years),
         "published": _dated_values(entry.get("published", ()), years),
     }
-    return Switch(**{**entry, **worked_out})
+    return Switch(**{**entry, **parsed})
 
 
 def _setting_from(entry: Mapping[str, Any]) -> Setting:
     """Return a setting from an entry of a document. Its words are its arguments as people write
     them."""
-    worked_out = {
+    parsed = {
         "value": catalogue.as_tuples(entry["value"]),
         "words": _arguments_as_written({**entry["arguments"], **entry.get("needs", {})}),
         "any_value": tuple(entry.get("any_value", ())),
     }
-    return Setting(**{**entry, **worked_out})
+    return Setting(**{**entry, **parsed})
 
 
 def _arguments_as_written(arguments: Mapping[str, Any]) -> str:

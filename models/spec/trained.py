@@ -20,12 +20,13 @@ def as_trained(architecture: Architecture, workload: Workload) -> Architecture:
     if workload.lora or trained is None or trained.layers is None:
         return architecture
     chosen = _layer_numbers(trained.layers, architecture.num_layers)
-    first = min(chosen, default=architecture.num_layers)
+    # Backward runs from the last layer down to the first that is trained.
+    backward_ends_at = min(chosen, default=architecture.num_layers)
     encoder = architecture.encoder
     if trains_embedding(architecture, workload) or (encoder and encoder.projector_trained):
-        first = 0  # What is trained lies before all layers: backward passes through them.
+        backward_ends_at = 0  # The embedding or projector lies before all layers.
     layers = tuple(
-        replace(layer, gradients=_gradients(number, chosen, first))
+        replace(layer, gradients=_gradients(number, chosen, backward_ends_at))
         for number, layer in enumerate(architecture.layers)
     )
     return replace(architecture, layers=layers)
@@ -36,7 +37,7 @@ def trains_embedding(architecture: Architecture, workload: Workload) -> bool:
     to."""
     trained = workload.trained
     if trained is None:
-        return workload.lora is None
+        return workload.lora is None  # adapters freeze it
     return trained.embedding or (architecture.tie_word_embeddings and trained.head)
 
 
@@ -45,7 +46,7 @@ def trains_head(architecture: Architecture, workload: Workload) -> bool:
     tied to."""
     trained = workload.trained
     if trained is None:
-        return workload.lora is None
+        return workload.lora is None  # adapters freeze it
     return trained.head or (architecture.tie_word_embeddings and trained.embedding)
 
 
@@ -60,10 +61,10 @@ def _layer_numbers(layers: tuple[int, ...], num_layers: int) -> frozenset[int]:
     return frozenset(number % num_layers for number in in_model)
 
 
-def _gradients(number: int, chosen: frozenset[int], first: int) -> Gradients:
+def _gradients(number: int, chosen: frozenset[int], backward_ends_at: int) -> Gradients:
     """Return the gradients that backward computes in the layer of this number: those of weights
-    where it is among the `chosen` ones to train, those of inputs alone from layer `first` on, where
-    backward passes through, and none before that."""
+    where it is among the `chosen` ones to train, those of inputs alone from layer
+    `backward_ends_at` on, where backward passes through, and none before that."""
     if number in chosen:
         return "weights"
-    return "inputs" if number >= first else "none"
+    return "inputs" if number >= backward_ends_at else "none"

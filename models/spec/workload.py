@@ -45,6 +45,7 @@ class NumberFormat:
         """Bytes of a parameter on the wire where it is gathered in the format of GEMMs. Formats
         that scale by blocks are converted after they are gathered (Megatron-Core
         distributed_data_parallel.py, torchao float8 and mx_formats)."""
+        # Formats that scale by blocks have fractions of bytes, for the scales.
         return self.gemm_bytes if self.gemm_bytes in (1, 2) else self.activation_bytes
 
 
@@ -229,12 +230,13 @@ class Workload:
     @property
     def optimizer_state(self) -> Optimizer:
         """The bytes that the optimizer keeps of every parameter. Without fp32 master weights,
-        moments of 32 bits have 16 as well."""
+        moments that would be fp32 have the 16 bits of the parameters too."""
         state = OPTIMIZERS[self.optimizer]
         if self.master_weights:
             return state
-        narrow = self.optimizer.endswith(("_8bit", "_bf16_moments"))
-        return Optimizer(0.0, state.moment_bytes / (1 if narrow else 2))
+        has_narrow_moments = self.optimizer.endswith(("_8bit", "_bf16_moments"))
+        moment_bytes = state.moment_bytes / (1 if has_narrow_moments else 2)
+        return Optimizer(master_bytes=0.0, moment_bytes=moment_bytes)
 
     @property
     def attended_length(self) -> float:
@@ -242,6 +244,7 @@ class Workload:
         its document: E[l²] / E[l] of documents of l tokens."""
         if self.packing is None:
             return self.seq_len
+        # E[l²] = mean² · (1 + spread²)
         length = self.packing.mean_length * (1 + self.packing.spread**2)
         return min(length, self.seq_len)
 

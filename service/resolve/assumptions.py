@@ -335,7 +335,8 @@ def _torus_assumptions(resolved: ResolvedQuestion) -> Iterator[str]:
         yield f"cluster.torus_shape is {shape}, the most cubic slice"
     if cluster.torus_shape:
         yield from _unnamed_slice(cluster.torus_shape, cluster.fabric.torus)
-        open_dims = [str(length) for length, wraps in cluster.wraps if length > 1 and not wraps]
+        dims = cluster.slice_dims
+        open_dims = [str(length) for length, wraps in dims if length > 1 and not wraps]
         if open_dims:
             yield (
                 f"the ends of the torus' dims of {' and '.join(open_dims)} are not joined: they are"
@@ -503,8 +504,8 @@ def _attention_kernel(resolved: ResolvedQuestion) -> str:
     """Returns a sentence on the attention kernel, and whether the request or the stack picked
     it."""
     problem = resolved.problem
-    if resolved.used.stack.changes.get("attention_kernel") == problem.kernel:
+    if resolved.used.stack.changes.get("attention_kernel") == problem.attention_kernel:
         reason = "as the request says"
     else:
         reason = f"what {problem.stack.id} picks on {problem.cluster.chip.generation}"
-    return f"attention runs on {problem.kernel}, {reason}"
+    return f"attention runs on {problem.attention_kernel}, {reason}"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from models.compilation.cache_folder import machine_code
+from models.compilation.cache_folder import machine_code_folders
 from models.compilation.machine_code import NotKept, only_kept
 from service.errors import StillCompiling
 from service.runtime.compilation import Progress, Show, compile_in_processes
@@ -40,14 +40,14 @@ def compile_cost_model(warm_up: Callable[[], object], show: Show = _ignore) -> N
     Among processes that start at the same time one compiles, and the others wait. Where machine
     code can be kept, worker processes compile it."""
     began = time.monotonic()
-    folder = next(machine_code().usable(), None)  # None where nothing can be kept
+    folder = next(machine_code_folders().usable(), None)  # None where nothing can be kept
     with _locked(folder):
         if folder is not None and not _is_kept(warm_up):
             compile_in_processes(warm_up, show)
         warm_up()
     outcome = {
         "seconds": round(time.monotonic() - began, 1),
-        "folders": [str(kept_in) for kept_in in machine_code().existing()],
+        "folders": [str(kept_in) for kept_in in machine_code_folders().existing()],
     }
     if outcome["folders"]:
         log.info("cost model is compiled", extra=outcome)

@@ -139,7 +139,7 @@ def switches() -> str:
             f"`{id_}`",
             f"`{switch.field}`",
             f"`{switch.name}`",
-            _setting(switch, switch.taken_at().value),
+            _setting(switch, switch.recipe_value_at().value),
             _setting(switch, switch.default_at().value),
         )
         for id_, stack in sorted(known.items())

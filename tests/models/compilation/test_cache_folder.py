@@ -7,7 +7,7 @@ from pathlib import Path
 import numba
 import pytest
 
-from models.compilation.cache_folder import CacheFolders, machine_code
+from models.compilation.cache_folder import CacheFolders, machine_code_folders
 from tests.paths import ROOT
 
 NAME = "of-version-key"
@@ -135,7 +135,7 @@ def test_the_folder_that_was_chosen_goes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    chosen = machine_code.__wrapped__()
+    chosen = machine_code_folders.__wrapped__()
     chosen.save(NAME, CODE)
     assert chosen.existing()[0].parent == tmp_path
 
@@ -144,5 +144,5 @@ def test_machine_code_lies_with_the_sources_unless_another_folder_was_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
-    folder = next(machine_code.__wrapped__().usable())
+    folder = next(machine_code_folders.__wrapped__().usable())
     assert folder.parent == ROOT / "models" / "__pycache__"

@@ -4,7 +4,7 @@ import numba
 import pytest
 
 from models.compilation import processor
-from models.compilation.processor import target_any_like_this_one
+from models.compilation.processor import target_shared_processor_level
 
 RECENT = {**dict.fromkeys(processor._X86_64_V3, True), "avx512f": True}
 
@@ -13,7 +13,7 @@ def targeted(monkeypatch: pytest.MonkeyPatch, features: dict[str, bool], chosen:
     monkeypatch.setattr(numba.config, "CPU_NAME", chosen)
     monkeypatch.setattr(numba.config, "CPU_FEATURES", None)
     monkeypatch.setattr(processor, "get_host_cpu_features", lambda: features)
-    target_any_like_this_one()
+    target_shared_processor_level()
     return numba.config.CPU_NAME
 
 

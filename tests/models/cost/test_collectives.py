@@ -379,8 +379,8 @@ class TorusFabric:
     dims first."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.lengths = [length for length, _ in cluster.wraps if length > 1]
-        self.closed = any(closes for _, closes in cluster.wraps)
+        self.lengths = [length for length, _ in cluster.slice_dims if length > 1]
+        self.closed = any(closes for _, closes in cluster.slice_dims)
 
     def place(self, rank: int) -> Place:
         return tuple(int(x) for x in np.unravel_index(rank, self.lengths))

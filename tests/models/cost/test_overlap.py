@@ -205,7 +205,7 @@ def test_a_reference_takes_the_time_of_so_many_forwards(model: str, forwards: in
     more = found["compute_s"] - plain["compute_s"]
     parts = LayoutParts.of(problem, ZERO_3, PROFILE.coefficients(problem.scopes))
     # Embedding and head occur once.
-    forward = float(parts.forward_s @ [*problem.architecture.trained_layers_per_kind, 1, 1])
+    forward = float(parts.forward_s @ [*problem.architecture.layers_per_kind_with_mtp, 1, 1])
     assert forwards * forward * 2 >= more[0] > forwards * plain["recompute_s"][0]
 
 

@@ -26,16 +26,17 @@ def test_a_fleet_learns_where_it_lies_among_sources_from_its_own_runs() -> None:
     mean = (grid * density).sum()
     on_grid = float(np.sqrt(((grid - mean) ** 2 * density).sum()))
     fleet = Neighbourhood(scope="fleet:chip", spread=0.1, unidentified=0.0, runs=5)
-    assert fleet.seen_from(0.2).between == pytest.approx(on_grid, rel=1e-6)
-    assert replace(fleet, runs=0).seen_from(0.2).between == pytest.approx(0.2)
+    assert fleet.with_between_sources(0.2).between == pytest.approx(on_grid, rel=1e-6)
+    assert replace(fleet, runs=0).with_between_sources(0.2).between == pytest.approx(0.2)
 
 
 def test_published_runs_never_tell_where_an_unseen_source_lies() -> None:
     many = Neighbourhood(scope="stack:megatron/dense", spread=0.1, unidentified=0.0, runs=10_000)
-    seen = many.seen_from(0.2)
+    seen = many.with_between_sources(0.2)
     assert seen.between == 0.2
     assert seen.total == pytest.approx(np.hypot(0.1, 0.2))
-    assert (seen.within(0.0), seen.with_variance(0.0)) == pytest.approx((0.1, seen.total))
+    assert seen.spread_within_source(0.0) == pytest.approx(0.1)
+    assert seen.spread_for_unseen_source(0.0) == pytest.approx(seen.total)
 
 
 def test_a_stored_profile_keeps_how_far_sources_lie_apart() -> None:

@@ -53,7 +53,7 @@ def of(stack: str, field: str) -> Switch:
 @pytest.mark.parametrize("stack", WITH_SWITCHES, ids=lambda stack: stack.id)
 def test_the_newest_value_that_recipes_take_is_that_of_the_catalogue(stack) -> None:
     for switch in switches_of(stack):
-        assert switch.taken_at().value == getattr(stack, switch.field), switch.field
+        assert switch.recipe_value_at().value == getattr(stack, switch.field), switch.field
 
 
 @pytest.mark.parametrize("stack", WITH_SWITCHES, ids=lambda stack: stack.id)

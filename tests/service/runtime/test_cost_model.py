@@ -57,7 +57,7 @@ def compilation(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowCompilation]:
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder of machine code of its own, so that no other test has the lock on it."""
     folder = tmp_path / "machine-code"
-    monkeypatch.setattr(cost_model, "machine_code", lambda: CacheFolders([folder]))
+    monkeypatch.setattr(cost_model, "machine_code_folders", lambda: CacheFolders([folder]))
     return folder
 
 
@@ -183,7 +183,7 @@ def _compile_in(folder: Path, began: Event, may_end: Event) -> None:
         began.set()
         may_end.wait(60)
 
-    cost_model.machine_code = lambda: CacheFolders([folder])
+    cost_model.machine_code_folders = lambda: CacheFolders([folder])
     cost_model.compile_cost_model(compile_until_told)
 
 

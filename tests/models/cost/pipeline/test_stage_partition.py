@@ -422,7 +422,7 @@ def test_chunks_have_the_layers_that_are_in_amounts() -> None:
             assert [kind for chunk in chunks for kind in chunk] == order
             whole = tables.amounts[code[row], tables.kind[code[row], : layout.pp]].sum(axis=0)
             ends = [1, 1]
-            assert whole.tolist() == [*problem.architecture.trained_layers_per_kind, *ends]
+            assert whole.tolist() == [*problem.architecture.layers_per_kind_with_mtp, *ends]
 
 
 def test_tables_have_what_stages_hold() -> None:

@@ -354,7 +354,7 @@ def test_layers_of_glm_read_keys_that_a_layer_before_chose(
     for attention in found:
         assert attention.mean_keys(1000) == pytest.approx(32 - 32 * 32 / 2000)
         is_shared = attention.indexer is not None and attention.indexer.shared
-        assert (attention.mean_scored(1000) == 0) == is_shared
+        assert (attention.mean_scored_keys(1000) == 0) == is_shared
 
 
 def test_layers_of_deepseek_v4_pool_keys_where_each_spelling_says() -> None:
