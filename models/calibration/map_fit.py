@@ -12,8 +12,8 @@ and s_i the noise of the target's source, which is estimated along the way.
 Two kinds of targets are treated otherwise. A bound (a run that ran out of memory needed at least
 what the device has) has no residual on its right side. Where the machines are new to the profile,
 whose memory may never have been measured, it has a logistic loss (models.calibration.losses). And
-all runs of one sparse model may be off alike, which is a random effect that is integrated out
-(models.calibration.random_effects).
+the runs of one effect group, such as one sparse model that one organisation ran, may be off alike,
+which is a random effect that is integrated out (models.calibration.random_effects).
 
 The method is Gauss-Newton with Levenberg's damping. Each step minimises the linearised problem by
 iteratively reweighted least squares (IRLS), which is faster here than the methods of scipy.optimize
@@ -44,7 +44,7 @@ from models.spec.profile import KINDS, Profile
 # Each step is a new linearisation, which takes most of the time of a fit.
 _GAUSS_NEWTON_STEPS = 14
 _IRLS_STEPS = 12  # at most, in each of those steps; beside a linearisation they are cheap
-# Rounds in which the weights of runs and the effects of their models are found from each other.
+# Rounds in which the weights of runs and the effects of their groups are found from each other.
 _EFFECT_ROUNDS = 4
 # An iteration ends with a step of no more than this in every term, in prior spreads.
 _CONVERGED_SPREADS = 0.02
@@ -70,7 +70,7 @@ class Target:
     """A measured `value`, or a bound on it, for the `quantity` of a prediction to meet.
 
     `weight` is the number of runs that the target counts for. Targets of one `source` share a level
-    of noise, and those of one sparse `model` a random effect.
+    of noise, and those of one named `effect_group` a random effect.
     """
 
     key: str
@@ -81,7 +81,7 @@ class Target:
     side: Side = "equal"
     weight: float = 1.0
     source: str = ""
-    model: str = ""
+    effect_group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Fit:
         the residuals, which may all lie on one side: a fleet that is slower than published ones is
         an offset to learn and no noise. `noise_inflation` is the factor by which runs are taken to
         be noisier where terms move towards them; the posterior covariance is computed without it.
-        `random_effect_spread` is the standard deviation of what all runs of a sparse model have in
+        `random_effect_spread` is the standard deviation of what the runs of an effect group have in
         common.
         """
         self.is_new_fleet = new_fleet_noise is not None
@@ -376,7 +376,7 @@ class Fit:
             predicted = linear.at(theta).predicted
             # Weights are those at the prediction with the random effects of models added. The
             # residual is that without them, because the next line takes off their new means.
-            effect = self._model_effect(predicted, weight, noise)
+            effect = self._random_effect(predicted, weight, noise)
             residual, irls_weight = self._irls(predicted + effect, weight, noise)
             residual = residual + effect
             # Integrated-out random effects leave one linear system of the size of the terms.
@@ -391,8 +391,8 @@ class Fit:
                 break
         return np.asarray(theta)
 
-    def _model_effect(self, predicted: Array, weight: Array, noise: Array) -> Array:
-        """Return the random effect of each run's model; shape (runs,). It depends on the weights of
+    def _random_effect(self, predicted: Array, weight: Array, noise: Array) -> Array:
+        """Return the random effect of each run's group; shape (runs,). It depends on the weights of
         the runs, and these depend on the residuals less the effect, so each is found from the other
         in turn."""
         effect = np.zeros_like(predicted)
@@ -405,8 +405,8 @@ class Fit:
         return effect
 
     def _residual_less_effects(self, linear: Linearisation, weight: Array, noise: Array) -> Array:
-        """Return residuals less the random effects of their models."""
-        effect = self._model_effect(linear.predicted, weight, noise)
+        """Return residuals less the random effects of their groups."""
+        effect = self._random_effect(linear.predicted, weight, noise)
         return self.residual(linear.predicted + effect)
 
     def _normal_matrix(self, linear: Linearisation, irls_weight: Array) -> Array:
@@ -451,7 +451,7 @@ class Fit:
 
     def _loss(self, linear: Linearisation, weight: Array, noise: Array) -> float:
         """Return twice the negative log posterior, up to a constant."""
-        effect = self._model_effect(linear.predicted, weight, noise)
+        effect = self._random_effect(linear.predicted, weight, noise)
         data = student_t_loss(self.residual(linear.predicted + effect), noise)
         if self.is_new_fleet:
             bounds = self._bound_loss(linear.predicted, noise).loss()
@@ -482,7 +482,7 @@ class Fit:
     def _laplace(self, linear: Linearisation, weight: Array, noise: Array) -> Estimate:
         """Return the estimate at a linearisation's terms, with Laplace's covariance. Random effects
         are found at `noise`. The noise of the estimate is made of the residuals without them."""
-        effect = self._model_effect(linear.predicted, weight, noise)
+        effect = self._random_effect(linear.predicted, weight, noise)
         residual = self.residual(linear.predicted + effect)
         irls_weight = self._student_t_weight(residual, weight, noise)
         common_noise, noise = self._estimated_noise(residual, weight)
@@ -494,12 +494,10 @@ class Fit:
 
 
 def _random_effects(targets: Sequence[Target], spread: float) -> RandomEffects:
-    """Return one effect for each named model, with this spread for sparse models and none for dense
-    ones."""
-    names, model = np.unique([target.model for target in targets], return_inverse=True)
-    is_sparse = np.zeros(len(names), dtype=bool)
-    is_sparse[model] = [bool(t.model) and t.problem.architecture.is_moe for t in targets]
-    return RandomEffects(model, np.where(is_sparse, spread, 0.0))
+    """Return one effect with this spread for each named group, and one of zero for targets without
+    a group."""
+    names, group = np.unique([target.effect_group for target in targets], return_inverse=True)
+    return RandomEffects(group, np.where(names == "", 0.0, spread))
 
 
 def _pooled_spread(residual: Array, weight: Array, prior: float) -> float:

@@ -33,7 +33,8 @@ class Observation:
     Keys sort by time. `weight` is the number of runs that the observation counts for. Runs of one
     `source` share a level of noise. Runs of one `group` are alike (one model on one chip and
     stack), and cross-validation holds them out together. `organisation` is who ran a published run.
-    Among published runs, those of one sparse `model` may all be off alike.
+    Published runs of one
+    `effect_group` may all be off alike: those of one sparse model by one organisation.
     """
 
     key: str
@@ -49,7 +50,7 @@ class Observation:
     source: str = ""
     group: str = ""
     organisation: str = ""
-    model: str = ""
+    effect_group: str = ""
 
     @property
     def is_benchmark(self) -> bool:

@@ -23,8 +23,9 @@ from models.columns import Array
 from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import KINDS, MEMORY_COEFFICIENTS, Neighbourhood, Profile, is_of_fleet
 
-# The spread of the random effect of a sparse model. Medians of published sparse models, predicted
-# by fits that had not seen them, spread by 0.07 (middle half) to 0.16 (middle 80%).
+# The spread of the random effect of a sparse model that one organisation ran. Medians of published
+# sparse models, predicted by fits that had not seen them, spread by 0.07 (middle half) to 0.16
+# (middle 80%).
 _RANDOM_EFFECT_SPREAD = 0.12
 # Published runs count as so many runs of a new fleet where they tell how far its runs scatter.
 _NOISE_PRIOR_RUNS = 1.0
@@ -237,7 +238,7 @@ def _target(o: Observation, quantity: str, value: float, side: Side = "equal") -
         side=side,
         weight=o.weight,
         source=o.source,
-        model=o.model,
+        effect_group=o.effect_group,
     )
 
 

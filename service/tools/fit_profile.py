@@ -170,7 +170,7 @@ def _observations(runs: Sequence[_ReadRun], profile: Profile) -> list[Observatio
                 source=row["family"],
                 group=group_key(row),
                 organisation=organisation(row),
-                model=json.dumps(model_shape(row), sort_keys=True),
+                effect_group=_effect_group(row) if run.problem.architecture.is_moe else "",
             )
         )
     return result
@@ -198,6 +198,11 @@ def group_key(row: dict[str, Any]) -> str:
     """Returns the model shape, chip and stack of a row as a key. Rows of different sources share
     it, so that cross-validation holds out all runs of one setup together."""
     return json.dumps([model_shape(row), row["cluster"]["chip"], row["stack"]], sort_keys=True)
+
+
+def _effect_group(row: dict[str, Any]) -> str:
+    """Returns the same text for all runs of one model by one organisation."""
+    return json.dumps([organisation(row), model_shape(row)], sort_keys=True)
 
 
 def organisation(row: dict[str, Any]) -> str:

@@ -1,5 +1,5 @@
-"""What is odd about a model, integrated out, against the same terms written out as columns of their
-own."""
+"""What the runs of a group have in common, integrated out, against the same terms written out as
+columns of their own."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def linear_in(jacobian: np.ndarray, row: np.ndarray) -> Linearisation:
 
 
 def drawn(seed: int) -> tuple[RandomEffects, Linearisation, np.ndarray, np.ndarray]:
-    """Some runs are predicted alike, whosever model they are of."""
+    """Some runs are predicted alike, whatever their group."""
     draw = np.random.default_rng(seed)
-    runs, models, terms = (
+    runs, groups, terms = (
         int(draw.integers(3, 40)),
         int(draw.integers(1, 6)),
         int(draw.integers(1, 5)),
     )
-    model = draw.integers(0, models, runs)
+    group = draw.integers(0, groups, runs)
     random_effects = RandomEffects(
-        model, np.where(draw.random(models) < 0.3, 0.0, draw.uniform(0.05, 1.0, models))
+        group, np.where(draw.random(groups) < 0.3, 0.0, draw.uniform(0.05, 1.0, groups))
     )
     rows = int(draw.integers(1, runs + 1))
     linear = linear_in(draw.normal(size=(rows, terms)), draw.integers(0, rows, runs))
@@ -37,10 +37,10 @@ def drawn(seed: int) -> tuple[RandomEffects, Linearisation, np.ndarray, np.ndarr
 
 
 @given(seed=st.integers(0, 10_000))
-def test_integrating_out_is_solving_with_a_column_for_every_model(seed: int) -> None:
+def test_integrating_out_is_solving_with_a_column_for_every_group(seed: int) -> None:
     random_effects, linear, residual, irls_weight = drawn(seed)
     jacobian, odd = linear.slopes[linear.row], np.flatnonzero(random_effects.spread > 0)
-    columns = (random_effects.model[:, None] == odd).astype(float)
+    columns = (random_effects.group[:, None] == odd).astype(float)
     whole, terms = np.hstack([jacobian, columns]), jacobian.shape[1]
     prior = np.diag(np.concatenate([np.ones(terms), random_effects.spread[odd] ** -2.0]))
     both = np.linalg.solve(
@@ -61,20 +61,20 @@ def test_integrating_out_is_solving_with_a_column_for_every_model(seed: int) -> 
     assert left == pytest.approx(columns @ both[terms:])
     assert random_effects.loss(left) == pytest.approx(
         (
-            (both[terms:] / random_effects.spread[odd]) ** 2 * np.isin(odd, random_effects.model)
+            (both[terms:] / random_effects.spread[odd]) ** 2 * np.isin(odd, random_effects.group)
         ).sum()
     )
 
 
-def test_models_that_are_as_they_seem_have_nothing_of_their_own() -> None:
+def test_groups_that_are_as_they_seem_have_nothing_of_their_own() -> None:
     random_effects, linear, residual, irls_weight = drawn(0)
-    plain = RandomEffects(random_effects.model, np.zeros_like(random_effects.spread))
+    plain = RandomEffects(random_effects.group, np.zeros_like(random_effects.spread))
     assert not plain.means(residual, irls_weight).any()
     assert not plain.lost_information(linear, irls_weight).any()
     assert plain.loss(np.zeros_like(residual)) == 0
 
 
-def test_a_thousand_runs_of_one_model_say_no_more_of_its_level_than_its_spread_allows() -> None:
+def test_a_thousand_runs_of_one_group_say_no_more_of_its_level_than_its_spread_allows() -> None:
     """Of a common term that every run has alike they leave σ², and of a difference between its
     layouts nothing."""
     runs, noise, spread = 1000, 0.05, 0.12
