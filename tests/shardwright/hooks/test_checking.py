@@ -29,8 +29,8 @@ def test_a_slow_job_gets_a_warning_the_better_flag_and_where_to_read_more(
         "SHARDWRIGHT_URL": "http://here",
         "SHARDWRIGHT_ID": found.run_id,
     }
-    assert line.startswith("shardwright: go, with warnings: 31% of the step")
-    assert f"change first: {BETTER_FLAG} (21% more steps an hour)" in line
+    assert line.startswith("shardwright: go, with warnings: 29% of the step")
+    assert f"change first: {BETTER_FLAG} (20% more steps an hour)" in line
     assert line.endswith("; more: shardwright check job.sh")
     assert "\n" not in line
 
