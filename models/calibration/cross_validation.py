@@ -1,9 +1,10 @@
 """Cross-validation says what a fit is worth on runs that it did not see.
 
 Runs of one model, chip and stack are held out together, because what they have in common would give
-away the answer. Where there are too few such groups, stretches of time are held out. *Spreads* are
-standard deviations of the log of measured over predicted values, by kind of run. A *new fleet* is
-the machines of one deployment; otherwise runs are published ones.
+away the answer. Where there are too few such groups, stretches of time are held out. A *target* is
+one measurement of a run that a fit should meet. *Spreads* are standard deviations of the log of
+measured over predicted values, by kind of run. A *new fleet* is the machines of one deployment;
+otherwise runs are published ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Maximum a posteriori (MAP) estimates of a profile's terms from measurements of positive
 quantities.
 
-A *term* is what a scope, such as one chip or stack, adds to a coefficient. It lies on an unbounded
-scale: the log of a positive coefficient, or the log-odds of a fraction. A *new fleet* is the
+A *coefficient* is a number of the cost model that no data sheet gives, such as the share of peak
+that matrix products reach. A *term* is what a scope, such as one chip or stack, adds to it, on an
+unbounded scale: the log of a positive coefficient, or the log-odds of a fraction. A *target* is a
+measured value that a prediction should equal, or a bound that it should keep. A *new fleet* is the
 machines of one deployment, which the profile may not have seen.
 
 θ are the terms, with the prior N(μ, P⁻¹), and r_i(θ) = log target_i - log predicted_i(θ) are the

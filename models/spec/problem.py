@@ -248,9 +248,11 @@ class Problem:
 
     def _gradient_element_bytes(self, stack_bytes: float) -> float:
         """Return the bytes of an element of a gradient for which the stack's format has
-        `stack_bytes`: at least those of a parameter in use."""
+        `stack_bytes`: at least those of a parameter in use, the format in which backward leaves
+        it."""
         parameter_bytes = self.parameter_bytes
-        # Without fp32 master weights, the optimizer updates parameters in their own format.
+        # Without fp32 master weights, the optimizer updates parameters in their own format, and so
+        # reads gradients in that format too.
         return (
             max(stack_bytes, parameter_bytes) if self.workload.master_weights else parameter_bytes
         )
@@ -285,7 +287,8 @@ class Problem:
     def gather_bytes(self) -> float:
         """The bytes of a parameter on the wire where ZeRO 3 or a distributed optimizer gathers it:
         those of the stack's format, but no fewer than the workload's format allows."""
-        if self.scales_rows:  # A weight is cast with every use, after it is gathered.
+        # With a scale for every row, a weight is cast to fp8 with every use, after it is gathered.
+        if self.scales_rows:
             return self.parameter_bytes
         return max(self.stack.gather_bytes, self.workload.number_format.gathered_bytes)
 
@@ -361,8 +364,9 @@ class Problem:
     @cached_property
     def encoder_flops(self) -> float:
         """A third of the encoder's FLOPs in a step, for one token of a sequence: its forward FLOPs
-        where it is trained, and a third of them where it is frozen and has no backward. Layers are
-        split over pipeline stages by forward FLOPs, a third of their step, so these compare."""
+        where it is trained, and a third of them where it is frozen and has no backward. It weighs
+        the encoder against layers when a pipeline is split, which goes by forward FLOPs: for
+        layers, too, a third of a step."""
         encoder = self.architecture.encoder
         return encoder_flops(encoder) / 3 / self.workload.seq_len if encoder else 0.0
 

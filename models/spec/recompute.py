@@ -8,7 +8,8 @@ experts, and `grouped_mm` the products of experts; torchtitan's operator-level p
 these two (torchtitan/distributed/activation_checkpoint.py). `out_proj` is the output projection of
 attention, and `mlp_gate` one of the two up-projections of a gated MLP; MaxText's policies name the
 tensors that they put out (maxtext layers/nnx_decoders.py). In arrays, a policy is one number, its
-code, with a bit for every module.
+code, with a bit for every module. What a module computes differs between layers, so costs go by
+*pieces* of a layer's forward (PIECES).
 """
 
 from __future__ import annotations
@@ -150,10 +151,10 @@ def _pieces(module: str, layer: Layer) -> set[str]:
     # "dense_half" is the second up-projection of a gated MLP.
     dense = {"dense", "dense_half", "dense_act"} if layer.dense else set()
     if module in ("mlp", "shared_experts", "moe"):
-        # "mlp" is the network of dense layers; the other two are of sparse layers alone.
+        # Only dense layers have "mlp", and only sparse layers have the other two.
         if (module == "mlp") == (layer.moe is not None):
             return set()
-        return dense | {"experts", "grouped", "expert_act"} if module == "moe" else dense
+        return dense if module != "moe" else {*dense, "experts", "grouped", "expert_act"}
     if module == "grouped_mm":
         return {"grouped"} if layer.moe else set()
     if module == "moe_act":

@@ -370,14 +370,17 @@ class Stack:
 
     def recomputed(self, policy: int, layer: Layer) -> Recomputed:
         """Return the part of a layer that a recompute policy, given by its code, computes again
-        (models.spec.recompute). Selective recompute without modules takes the stack's own."""
+        (models.spec.recompute). Selective recompute without modules takes the stack's own. Some
+        stacks leave out the last product of a network, because backward does not read its
+        result."""
         if policy == STACK_SELECTIVE:
             policy = policy_code("selective", self.selective[0])
         skips_last = self.skips_last_product(layer)
         unsent_share = 0.0
         if skips_last and not layer.moe:
-            # The scatter behind a dense network is not repeated: it is one of the layer's four
-            # tensor-parallel messages in forward, or one of two in a parallel layer.
+            # Without the last product of a dense network, the scatter of its result is not repeated
+            # either: one of the layer's four tensor-parallel messages in forward, or one of two in
+            # a parallel layer.
             unsent_share = 0.5 if layer.parallel else 0.25
         return replace(recomputed(policy, layer), skips_last=skips_last, unsent_share=unsent_share)
 

@@ -1,4 +1,7 @@
-"""The parts of a model that are trained, where some of its own parameters are frozen."""
+"""The parts of a model that are trained, where some of its own parameters are frozen.
+
+Backward runs through frozen layers too, but ends at the first part that is trained.
+"""
 
 from __future__ import annotations
 
