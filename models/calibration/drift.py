@@ -84,8 +84,8 @@ def _group_medians(residuals: Array, groups: Array) -> Array:
 
 
 def _segmented(residuals: Array, start: int, significance: float) -> list[int]:
-    """Return the indices of the runs that begin a new level, in a stretch that begins at index
-    `start`. Both sides of a change are searched in turn."""
+    """Return the indices of the runs that begin a new level, counted in the whole series, of which
+    `residuals` begin at index `start`. Both sides of a change are searched in turn."""
     split, p_value = _pettitt(residuals)
     if p_value >= significance:
         return []

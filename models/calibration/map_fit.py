@@ -129,7 +129,8 @@ class Batch:
 
     def log_predictions(self, columns: Array, values: Array) -> Array:
         """Return log predictions of each layout under n sets of `values` (n, columns) of the
-        coefficients in these columns of a record; shape (layouts, n)."""
+        coefficients in these columns of a record; shape (layouts, n). Other coefficients keep the
+        values of the profile."""
         # A record is a row of floats, one for each coefficient.
         coefficients = np.repeat(self.coefficients, len(values))
         coefficients.view(np.float64).reshape(len(values), -1)[:, columns] = values
@@ -289,8 +290,9 @@ class Fit:
         return np.where(self.is_fraction, 1 / (1 + exponential), exponential)
 
     def _shifted(self, unbounded: Array) -> Array:
-        """Return natural values of n coefficients with each shifted up by _DIFFERENCE on its
-        unbounded scale, each shifted down, and none shifted; shape (2n + 1, n)."""
+        """Return the natural values of n coefficients that central differences need: with each
+        shifted up by _DIFFERENCE on its unbounded scale, each shifted down, and none shifted; shape
+        (2n + 1, n)."""
         n = len(unbounded)
         values = np.tile(self._natural(unbounded), (2 * n + 1, 1))
         np.fill_diagonal(values, self._natural(unbounded + _DIFFERENCE))
@@ -304,9 +306,8 @@ class Fit:
     def solve_from(
         self, linear: Linearisation, weight: Array, steps: int = _GAUSS_NEWTON_STEPS
     ) -> Estimate:
-        """Return the estimate that at most so many Gauss-Newton `steps` reach from a linearisation,
-        with these weights of the targets, which are 0 for targets to leave out. Noise is estimated
-        anew in every step."""
+        """Return the estimate that at most `steps` Gauss-Newton steps reach from a linearisation.
+        `weight` (targets,) is 0 for targets to leave out. Noise is estimated anew in every step."""
         damping = 0.0
         noise = self.prior_noise
         for iteration in range(steps):
@@ -483,7 +484,7 @@ class Fit:
 
     def _laplace(self, linear: Linearisation, weight: Array, noise: Array) -> Estimate:
         """Return the estimate at a linearisation's terms, with Laplace's covariance. Random effects
-        are found at `noise`. The noise of the estimate is made of the residuals without them."""
+        are found at `noise` and taken off the residuals, which then give the estimate's noise."""
         effect = self._random_effect(linear.predicted, weight, noise)
         residual = self.residual(linear.predicted + effect)
         irls_weight = self._student_t_weight(residual, weight, noise)
@@ -504,7 +505,7 @@ def _random_effects(targets: Sequence[Target], spread: float) -> RandomEffects:
 
 def _pooled_spread(residual: Array, weight: Array, prior: float) -> float:
     """Return the spread of weighted residuals from their weighted median absolute deviation. It is
-    pooled with a `prior` spread as if that had been seen in _NOISE_POOLING_RUNS more."""
+    pooled with a `prior` spread, as if _NOISE_POOLING_RUNS further runs had shown that one."""
     if not len(residual):
         return prior
     away = np.abs(residual)

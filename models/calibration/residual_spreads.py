@@ -164,9 +164,10 @@ def lies_outside_others(fit: Fit, labels: Array) -> Array:
 def widening_outside(
     profile: Profile, fit: Fit, held_out: Array, outside: Array, weight: Array
 ) -> float:
-    """Return how much farther from their predictions runs outside the range of all others lie than
-    runs inside, in spreads of their kind. It is at least 1, and 1 where there are too few runs to
-    tell. `outside` is a mask, and only targets with a `weight` count."""
+    """Return the factor by which intervals must be wider for runs outside the range of all others:
+    their distance from predictions over that of runs inside, each in spreads of the run's kind. It
+    is at least 1, and 1 where there are too few runs to tell. `outside` is a mask, and only targets
+    with a `weight` count."""
     spreads = [
         profile.neighbourhood(target.problem.neighbourhood_scopes).spread for target in fit.targets
     ]

@@ -149,8 +149,9 @@ def solve_time_fit(
 def _contradicted_runs(
     fit: Fit, estimate: Estimate, observations: Sequence[Observation], posterior: Posterior
 ) -> set[str]:
-    """Return the keys of runs whose measured parts pull the fitted step time away from the measured
-    one, by more than is tolerated, compared with a fit that leaves out the parts of all runs."""
+    """Return the keys of runs whose measured parts contradict their step times: a fit that leaves
+    out the parts of all runs comes closer to the measured step time than `fit`, by more than is
+    tolerated."""
     without_parts = [o.without_parts() for o in observations]
     fit_without = time_fit(fit.profile, without_parts, posterior, new_fleet=True)
     distances = _step_time_distances(fit, estimate)

@@ -122,7 +122,8 @@ class Layout:
             raise Invalid("layout.recompute_layers", layers, rule)
 
     def _check_layers_per_chunk(self) -> None:
-        """Raise Invalid where the stated layers are no partition of these chunks."""
+        """Raise Invalid where `layers_per_chunk` has not one number of layers for each chunk, or
+        has unequal numbers though `balanced` is false."""
         layers = self.layers_per_chunk
         if not layers:
             return

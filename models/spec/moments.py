@@ -42,8 +42,8 @@ def mean_moment_bytes(architecture: Architecture, workload: Workload) -> float:
 
 
 def _matrices(layer: Layer, hidden_size: int) -> Iterator[tuple[Projection, int]]:
-    """Yield the weight matrices of a layer, each with the number of blocks or experts that have one
-    of that size."""
+    """Yield the weight matrices of a layer, each with the number of its copies: the blocks of a
+    block-diagonal matrix, or the experts that have one."""
     # Adapters without named modules stand beside every matrix, so these are all matrices.
     beside_all = Lora(targets=("attention", "mlp", "experts"))
     for matrix in beside_all.matrices(layer, hidden_size):

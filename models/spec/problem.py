@@ -191,7 +191,7 @@ class Problem:
         """The bytes of the fp8 or fp4 copies of a parameter that GEMMs read and that stay in memory
         beside the parameter; 0 where none stay."""
         gemm_bytes = self.workload.number_format.gemm_bytes
-        # One copy is as the parameter is, for forward, and one is transposed, for backward.
+        # Forward reads one copy, laid out like the parameter, and backward a transposed one.
         return 2 * gemm_bytes if self.stack.keeps_operands and gemm_bytes < 2 else 0.0
 
     @property
@@ -337,8 +337,8 @@ class Problem:
 
     @property
     def keeps_sharded_parameters(self) -> bool:
-        """True where ZeRO 3 keeps shards of the parameters that layers use. Otherwise shards of an
-        fp32 copy are all it keeps. Frozen parameters have no such copy."""
+        """True where ZeRO 3 keeps shards of the parameters in the format that layers use. Otherwise
+        it keeps only shards of their fp32 copy, which frozen parameters do not have."""
         workload = self.workload
         has_frozen = workload.lora is not None or workload.trained is not None
         return self.stack.parameter_shards or has_frozen or not workload.master_weights

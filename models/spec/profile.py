@@ -392,9 +392,9 @@ class Profile:
 
     def kernel_age(self, scopes: Iterable[str]) -> float:
         """Return by how many years the newest software that ran in these scopes, such as a
-        generation of chips, is older than the newest of all. Kernels there are priced as at least so old,
-        since no run shows what newer ones do. It is the largest age where several scopes have one,
-        and 0 where none has."""
+        generation of chips, is older than the newest of all. Kernels there are priced as at least
+        so old, since no run shows what newer ones do. It is the largest age where several scopes
+        have one, and 0 where none has."""
         scope_set = set(scopes)
         years = (software.year for software in self.newest if software.scope in scope_set)
         return max((self.software_year - year for year in years), default=0.0)
@@ -443,8 +443,8 @@ class Profile:
 
     @cached_by_identity(_CACHED_SCOPES)
     def _with_offsets(self, scopes: frozenset[str]) -> Profile:
-        """Return the profile with offsets that no run has told added for these scopes, as
-        `with_offsets` describes them. Terms that the profile has already are kept."""
+        """Return the profile that `with_offsets` describes. Terms that the profile has already are
+        kept as they are."""
         offsets = (term for scope in sorted(scopes) for term in _unknown_offsets(scope))
         added = {term.key: term for term in offsets if term.key not in self.by_key}
         return self.with_terms(added) if added else self

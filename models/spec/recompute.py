@@ -80,7 +80,7 @@ def policy_code(recompute: str, modules: Collection[str] = ()) -> int:
 
 def decode_policy(code: int) -> tuple[str, tuple[str, ...]]:
     """Return the name of the recompute policy with this code ("none", "selective" or "full"), and
-    its modules. They are empty for selective recompute of the stack's own modules."""
+    its modules. No modules with "selective" stand for those that the stack takes by itself."""
     if code in (NONE, STACK_SELECTIVE, FULL):
         return {NONE: "none", STACK_SELECTIVE: "selective", FULL: "full"}[code], ()
     return "selective", tuple(name for bit, name in enumerate(MODULES) if code >> bit & 1)

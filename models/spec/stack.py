@@ -429,9 +429,9 @@ class Stack:
         return None
 
     def kernel_on(self, generation: str) -> str:
-        """Return the attention kernel that this stack runs on chips of a generation. Some stacks
-        pick it by the chip ("auto", "pytorch", "triton"), FlashAttention-2 unless the generation is
-        listed in _KERNELS_PICKED."""
+        """Return the attention kernel that this stack runs on chips of a generation. Stacks whose
+        `attention_kernel` is "auto", "pytorch" or "triton" pick it by the chip: FlashAttention-2,
+        unless _KERNELS_PICKED lists another one for the generation."""
         if self.attention_kernel not in _KERNELS_PICKED:  # It names one kernel.
             return self.attention_kernel
         return _KERNELS_PICKED[self.attention_kernel].get(generation, "flash2")
