@@ -111,7 +111,7 @@ def calibrate(
 
     changed = {**_fitted_terms(time, time_estimate), **_fitted_terms(memory, memory_estimate)}
     before = {**time.profile.by_key, **memory.profile.by_key}
-    changes = [
+    moved = [
         _term_change(before[key], term)
         for key, term in changed.items()
         if is_identified(before[key], term) or _shift(before[key], term) > _VISIBLE_SHIFT
@@ -126,6 +126,7 @@ def calibrate(
     ]
 
     stored = _stored_terms(profile, before, changed)
+    # Influences tell a fleet which of its reports moved its profile.
     fitted = profile.with_terms(
         stored,
         residual_spread=time_estimate.spread,
@@ -152,7 +153,7 @@ def calibrate(
         posterior=_joint_posterior(time, time_estimate, known).joined(
             _joint_posterior(memory, memory_estimate, known)
         ),
-        moved=tuple(sorted(changes, key=lambda change: -abs(change.shift_in_spreads))),
+        moved=tuple(sorted(moved, key=lambda change: -abs(change.shift_in_spreads))),
         unidentified=tuple(sorted(unidentified)),
         outliers=tuple(dict.fromkeys(outlier_keys)),
         error_before=_error(time, time.log_predictions(time.prior_mean)),

@@ -222,7 +222,7 @@ class Fit:
             targets_of_batches.setdefault((number, target.quantity), []).append(i)
         batches = list[Batch]()
         blocks = list[Block]()
-        end = 0
+        end = 0  # the rows of the linearisation that the batches so far have
         for terms, targets_of_batches in targets_of_blocks.items():
             begin = end
             for targets in targets_of_batches.values():

@@ -117,7 +117,7 @@ def collective_offsets(timings: CollectiveTimings, published: Coefficients) -> d
     is_small = timings.sizes <= SMALL_BYTES
     if is_small.any() and timings.operation != "send_recv":
         offset = _collective_offset(timings, "small", is_small, "collective_s", published)
-        if abs(offset) < MAX_OFFSET:  # beyond it the latency lies elsewhere than in the call
+        if abs(offset) < MAX_OFFSET:  # beyond it, something else than the call takes the time
             offsets["collective_s"] = offset
     return offsets
 

@@ -315,9 +315,10 @@ class Cluster:
                 rule = f"{shape} must divide num_chips = {self.num_chips}"
                 raise Invalid("cluster.torus_shape", self.torus_shape, rule)
             return self.torus_shape
-        counts = (slices for slices in range(1, self.num_chips + 1) if self.num_chips % slices == 0)
-        shapes = (torus.shape_for(self.num_chips // slices) for slices in counts)
-        # The last count gives slices of a single chip, which every torus has.
+        counts = (count for count in range(1, self.num_chips + 1) if self.num_chips % count == 0)
+        shapes = (torus.shape_for(self.num_chips // count) for count in counts)
+        # The fewest slices come first. The last count gives slices of a single chip, which every
+        # torus has.
         return next(filter(None, shapes), (1,) * torus.ndim)
 
     @property

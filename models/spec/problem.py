@@ -30,7 +30,7 @@ _KEPT_MODULES = 1024  # answers for all models together: a model has one for eac
 def _wrong_vendor_rule(stack: Stack, chip: Chip) -> str:
     """Return the rule that a stack breaks on a chip of another vendor, in words. It names the
     vendors that the stack runs on, and the stacks that run on the chip."""
-    stacks = dict.fromkeys(catalogue.stacks().values())
+    stacks = dict.fromkeys(catalogue.stacks().values())  # each once, not again by its aliases
     able = [other.id for other in stacks if not other.vendors or chip.vendor in other.vendors]
     rule = f"runs on chips of {', '.join(stack.vendors)}, not on {chip.id} ({chip.vendor})"
     return f"{rule}, on which {', '.join(able)} run"

@@ -152,7 +152,8 @@ def _pieces(module: str, layer: Layer) -> set[str]:
     dense = {"dense", "dense_half", "dense_act"} if layer.dense else set()
     if module in ("mlp", "shared_experts", "moe"):
         # Only dense layers have "mlp", and only sparse layers have the other two.
-        if (module == "mlp") == (layer.moe is not None):
+        has_module = (layer.moe is None) == (module == "mlp")
+        if not has_module:
             return set()
         return dense if module != "moe" else {*dense, "experts", "grouped", "expert_act"}
     if module == "grouped_mm":
@@ -164,6 +165,7 @@ def _pieces(module: str, layer: Layer) -> set[str]:
     if module == "mla_up_proj":
         return {"up"} if layer.attention and layer.attention.is_mla else set()
     if module == "alternate_mm":
+        # The products that are not saved, and the tensor-parallel inputs of those.
         is_mla = layer.attention and layer.attention.is_mla
         of_attention = {"up"} if is_mla else {"keys", "output"}
         return of_attention | {_INPUTS} | ({"dense_half"} if layer.dense else set())

@@ -405,7 +405,7 @@ class Stack:
 
     @property
     def gathers_experts_apart(self) -> bool:
-        """True where ZeRO 3 gathers every matrix of every expert by itself."""
+        """True where ZeRO 3 gathers every matrix of every expert by itself, in small messages."""
         return not self.experts_at_once and self.expert_loop == "gathered_modules"
 
     @property

@@ -448,6 +448,7 @@ def _tables() -> Mapping[str, _Table]:
         if file.name.endswith(".json")
     }
     tables: dict[str, _Table] = {}
+    # The catalogue lists a stack under each of its aliases too; here it comes once.
     for stack in {stack.id: stack for stack in catalogue.stacks().values()}.values():
         document = documents.get(stack.id) or documents.get(stack.like or "")
         if document:
