@@ -43,7 +43,8 @@ def outliers(fit: Fit, estimate: Estimate) -> list[str]:
     fleet, these include runs reported out of memory that need far less than the device has, and
     runs whose step time is implausible under the profile before the fit."""
     residuals = fit.residual(estimate.linear.predicted)
-    # Many outliers would raise the noise that the fit estimates, so the expected noise limits it.
+    # Outliers raise the noise that the fit estimates; runs that scatter little lie below the
+    # expected noise. So the smaller of the two decides.
     limits = OUTLIER_SPREADS * np.minimum(estimate.common_noise, fit.prior_noise)
     is_outlier = np.abs(residuals) > limits
     if fit.is_new_fleet:
