@@ -1,8 +1,9 @@
 """A launch configuration as a text: a shell script, YAML or Python.
 
 A *placeholder* is a setting that the caller must fill in, such as the data path. In a script it is
-a shell variable. `LaunchFormat.words` is None for formats whose settings are a document, which the
-script writes into a file, and not arguments.
+a shell variable. A *token*, :::LR:::, stands for the variable LR while a text is quoted for the
+shell. `LaunchFormat.words` is None for formats whose settings are a document, which the script
+writes into a file, and not arguments.
 """
 
 from __future__ import annotations
@@ -365,18 +366,19 @@ def _launcher_words(format_: LaunchFormat, configuration: LaunchConfiguration) -
         }
         return [alone[format_.starter]]
     rank = '"${SLURM_PROCID}"'
-    place = '"${MASTER_ADDR}"'
+    address = '"${MASTER_ADDR}"'
     together = {
         "python": f"NODE_RANK={rank} exec python3",
         "accelerate": (
             f"exec accelerate launch {config} --machine_rank {rank}"
-            f" --main_process_ip {place} --main_process_port {_PORT}"
+            f" --main_process_ip {address} --main_process_port {_PORT}"
         ),
         "torchrun": (
             f"exec torchrun --nnodes={nodes} --nproc-per-node={devices} --node-rank={rank}"
-            f" --master-addr={place} --master-port={_PORT}"
+            f" --master-addr={address} --master-port={_PORT}"
         ),
     }
+    # Ranks on named nodes follow the order of the file in SLURM_HOSTFILE.
     ordered = [f"--ntasks={nodes}", "--distribution=arbitrary"]
     options = ["--cpu-bind=none", *(ordered if "nodelist" in configuration.slurm else [])]
     inner = f'{together[format_.starter]} "$@"'

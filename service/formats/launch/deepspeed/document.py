@@ -1,7 +1,8 @@
 """Reads a DeepSpeed document (ds_config.json), with the defaults of deepspeed 0.19.8.
 
 A *stop* is a setting with which DeepSpeed refuses to start. A *reservation* is a remark that a
-setting could matter and is not, or not fully, taken into account.
+setting could matter and is not, or not fully, taken into account. `stops.attempt` notes the stop
+that a call raises, and goes on with the value `instead`.
 The *ranks* of a document include those of tensor parallelism.
 """
 

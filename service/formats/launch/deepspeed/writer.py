@@ -161,6 +161,8 @@ def _recompute(layout: Layout) -> dict[str, Any]:
     """Returns the settings of activation checkpointing, by dotted name; none without recompute."""
     if layout.recompute == "none":
         return {}
+    # The block says that the script checkpoints activations. It needs a member, and this one has
+    # its default value.
     settings: dict[str, Any] = {"activation_checkpointing.partition_activations": False}
     if layout.offload_activations:
         settings["activation_checkpointing.cpu_checkpointing"] = True

@@ -1,4 +1,5 @@
-"""This module reads key=value settings, or a YAML file, of MaxText 0.2.5.
+"""This module reads key=value settings, or a YAML file, of MaxText 0.2.5 as the question that a
+launch poses, so that it can be checked before it starts.
 
 A *stop* is a setting with which MaxText refuses to start. A *reservation* is a remark that a
 setting could matter and is not, or not fully, taken into account. A *switch* is a choice of
@@ -184,6 +185,7 @@ class _Reader:
         count: int = values["num_pipeline_microbatches"]
         if count != -1:
             return count
+        # MaxText's default is one for each stage, or two where a stage passes each on a step late.
         return 2 * pp if values["pipeline_delay_activation_forwarding"] else pp
 
     def _pipeline(self, pp: int, architecture: Architecture | None) -> dict[str, Any]:
@@ -306,7 +308,7 @@ class _Reader:
                     "context_parallel_strategy", "it is read as all_gather"
                 )
         if not layout.get("reshard", True):
-            stack["reshard"] = [True, False]  # the values that layouts may have
+            stack["reshard"] = [True, False]  # the catalogue's stack has True alone
         return stack
 
 

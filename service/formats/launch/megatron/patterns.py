@@ -27,7 +27,7 @@ CHUNK, PREDICTION = "|", "/"
 
 def has_pattern(model: Architecture) -> bool:
     """Returns True where Megatron needs a layer pattern for the model: it is a hybrid, or has
-    delta nets beside sparse attention."""
+    delta nets beside sparse attention, of which experimental_attention_variant names only one."""
     has_nets = any(isinstance(recurrence, DeltaNet) for recurrence in model.recurrences)
     return model.is_hybrid or (
         has_nets and any(attention.is_sparse for attention in model.attentions)

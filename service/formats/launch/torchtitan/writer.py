@@ -129,8 +129,8 @@ def _require_expressible(job: Job) -> None:
 
 def _is_own_selective(job: Job) -> bool:
     """Returns True where the layout recomputes the modules that torchtitan's selective policy
-    does, as far as the model has them."""
-    # The stack that the flags launch has the policy of torchtitan itself.
+    does, as far as the model has them. No flag lists other modules."""
+    # The policy is torchtitan's own, and not one that the request gives its stack.
     launched = as_launched(job.problem, job.layout, shipped_profile().software_year)
     of_policy = launched.selective[0]
     given = job.layout.recompute_modules or of_policy

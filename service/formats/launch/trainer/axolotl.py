@@ -1,5 +1,5 @@
 """The YAML of axolotl 0.21.0 (utils/schemas, utils/config) in the names of accelerate and the
-Trainer of transformers.
+Trainer of transformers, so that one reader serves all tools around the Trainer.
 
 The functions read axolotl's settings in `settings`, and put into `trainer` what they mean there. A
 *stop* is a setting with which axolotl refuses to start, and a *reservation* a remark that a setting
@@ -149,6 +149,7 @@ def _put_adapters(trainer: TrainerSettings, settings: Settings) -> None:
     trained."""
     adapter = settings.text("adapter")
     if adapter is None or not adapter:
+        # Without an adapter these have no effect, and need no reservation.
         for name in ("lora_r", "load_in_8bit", "load_in_4bit"):
             trainer.settings.pop(name, None)
         _put_trained_parameters(trainer, settings)

@@ -1,6 +1,7 @@
 """The settings of LLaMA-Factory's second interface (llamafactory 0.9.5, v1/config, v1/plugins) in
-the names of accelerate and the Trainer of transformers. The functions read LLaMA-Factory's settings
-in `settings`, and put into `trainer` what they mean there."""
+the names of accelerate and the Trainer of transformers, so that one reader serves all tools. The
+functions read LLaMA-Factory's settings in `settings`, and put into `trainer` what they mean there.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Reads launches of the Trainer of transformers: the layout with FSDP, DeepSpeed or Megatron, the
-workload and the model.
+"""Reads launches of the Trainer of transformers as the question that they pose, so that they can be
+checked before they start: the layout with FSDP, DeepSpeed or Megatron, the workload and the model.
 
 A *tool* is a program around the Trainer that has names of its own for settings, such as axolotl. A
 *stop* is a setting with which the framework refuses to start, and a *reservation* a remark that a
@@ -132,7 +132,7 @@ class _Reader:
             arguments.setdefault(OBJECTIVE, self.launched.objective)
         if self.launched.dialect == "trl":  # TRL's configs override defaults of the Trainer
             fill_in_defaults(arguments, self.default_origins, self.assumed)
-        # accelerate's default is set: how context is split is read from the given backend.
+        # accelerate's default backend is written out: switches are read from given settings alone.
         if "parallelism_config.parallelism_config_sp_size" in arguments:
             backend = "parallelism_config.parallelism_config_sp_backend"
             arguments.setdefault(backend, "deepspeed")
@@ -179,6 +179,7 @@ class _Reader:
         num_ranks = self._num_ranks(trainer_settings)
         ulysses = trainer_settings.integer("parallelism_config.parallelism_config_sp_size") or 1
         document = dict(document)
+        # accelerate hands the degree of Ulysses on to DeepSpeed, whose document may leave it out.
         if ulysses > 1:
             document.setdefault("sequence_parallel_size", ulysses)
         if has_trainer:
@@ -317,7 +318,7 @@ class _Reader:
         self, document: Settings, arguments: Settings, stack: str, layout: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Returns the fields of the stack that the settings of a document and of the Trainer
-        decide, and those of its rules that the Trainer does not have, as False."""
+        decide. Rules of the stack that do not bind the Trainer are among them, as False."""
         values = {**document.given, **arguments.given}
         release = self._release(stack, "")  # "" stands for the newest
         switches = read_switches(values, arguments, stack, release, layout, self.assumed)
