@@ -120,6 +120,7 @@ def _precision(job: Job) -> dict[str, Any]:
     if workload.precision == "fp32":
         return {}
     settings: dict[str, Any] = {f"{workload.precision}.enabled": True}
+    # Without fp32 copies parameters, gradients and states all have 16 bits.
     if not workload.master_weights:
         settings["bf16.bf16_master_weights_and_grads"] = True
         settings["bf16.bf16_optimizer_states"] = True

@@ -106,7 +106,7 @@ def _with_plain_layers(
     architecture: Architecture, attention: Attention, network: Mlp | Moe
 ) -> Architecture:
     """Returns a model like this one with layers of Llama or Mixtral, of the sizes of its first
-    layer's attention and network."""
+    layer's attention and network. Where both models are equal, MaxText's size settings say all."""
     moe = None
     if isinstance(network, Moe):
         moe = MoeShape(

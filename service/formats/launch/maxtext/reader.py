@@ -129,8 +129,8 @@ class _Reader:
         )
 
     def _default_origins(self) -> dict[str, str]:
-        """Returns sentences that say which default a sequence length or a batch comes from, by
-        the field of the request. Settings that the text gives have none."""
+        """Returns sentences for the answer that say which default a sequence length or a batch
+        comes from, by the field of the request. Settings that the text gives have none."""
         fields = {
             "workload.seq_len": "max_target_length",
             "workload.global_batch": "per_device_batch_size",
@@ -173,8 +173,8 @@ class _Reader:
         return batch, steps * at_once
 
     def _micro_batches_of_pipeline(self, pp: int) -> int:
-        """Returns the number of micro-batches that a pipeline works on at once; 1 without a
-        pipeline."""
+        """Returns the number of micro-batches that pass a pipeline between its filling and its
+        draining; 1 without a pipeline."""
         if pp == 1:
             return 1
         values = self.values
@@ -289,13 +289,14 @@ class _Reader:
         release does by default."""
 
         def may_apply(condition: Condition) -> bool:
+            # Switches with any other condition are set even where they have no effect.
             return condition != "ep" or layout["ep"] > 1
 
         values = self.values
         if not values["sparse_matmul"] and values["capacity_factor"] <= 0:
             reason = "every expert computes every token, and is read as its own alone"
             self.settings.add_reservation("sparse_matmul", reason, "use true, or a capacity_factor")
-        # The switch of grouped kernels is megablox, and means something beside sparse_matmul alone.
+        # The switch megablox, of grouped kernels, has sparse_matmul=true beside every value.
         switches = {name: value for name, value in self.given.items() if name != "sparse_matmul"}
         if "megablox" in switches:
             switches["sparse_matmul"] = True

@@ -117,7 +117,8 @@ def _read_words(words: Sequence[str]) -> tuple[Settings, dict[str, str]]:
 
 def _branch_reservations(command: Command) -> Iterable[Reservation]:
     """Yields a reservation for each assignment in a branch of a script that may or may not run,
-    where it has flags that matter or gives a variable another value."""
+    `if …; then ARGS=--fp8-hybrid; fi`, where it has flags that matter or gives a variable another
+    value."""
     for assignment in command.in_branches:
         flags = re.findall(r"(?<![\w-])--[a-z][\w-]{0,99}", assignment, re.ASCII)
         flags_matter = not all(map(table().is_of_no_account, flags))

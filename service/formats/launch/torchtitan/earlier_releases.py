@@ -75,6 +75,7 @@ class EarlierSettings(Settings):
         self.ignored: list[str] = []
         self.assumed: list[str] = []
         facts = self.table.facts["earlier"]
+        # A ? behind the type, "int?", says that the setting may be null.
         self._fields = {
             name: Field(name=name, kind=kind.rstrip("?"), default=default)
             for name, (kind, default) in facts["read"].items()

@@ -140,8 +140,8 @@ class _Reader:
         return known_release(NAME, self.version or (EARLIER if self.earlier else None))
 
     def _default_origins(self, layout: Mapping[str, Any]) -> dict[str, str]:
-        """Returns sentences that say which default a sequence length or a batch comes from, by
-        the field of the request. Settings that the text gives have none."""
+        """Returns sentences for the answer that say which default a sequence length or a batch
+        comes from, by the field of the request. Settings that the text gives have none."""
         local_batch = "training.local_batch_size"
         of_pipeline = "parallelism.pipeline_parallel_microbatch_size"
         fields = {

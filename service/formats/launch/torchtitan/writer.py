@@ -177,13 +177,13 @@ def _training(job: Job) -> dict[str, Any]:
     pipeline the local batch is all that a rank computes in a step, otherwise one micro-batch."""
     layout = job.layout
     workload = job.problem.workload
-    of_rank = workload.global_batch // layout.dp
+    rank_batch = workload.global_batch // layout.dp
     # With adapters most parameters are frozen, and have 16 bits.
     keeps_masters = workload.master_weights and workload.lora is None
     settings: dict[str, Any] = {
         "training.seq_len": workload.seq_len,
         "training.global_batch_size": workload.global_batch,
-        "training.local_batch_size": of_rank if layout.pp > 1 else layout.micro_batch,
+        "training.local_batch_size": rank_batch if layout.pp > 1 else layout.micro_batch,
         "training.dtype": "float32" if keeps_masters else "bfloat16",
         "training.mixed_precision_param": (
             "float32" if workload.precision == "fp32" else "bfloat16"

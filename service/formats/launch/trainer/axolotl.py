@@ -178,8 +178,8 @@ def _put_kernels(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets the attention kernel, and losses that never hold all logits, in `trainer`. Records a
     reservation for quantization-aware training."""
     if "attn_implementation" not in trainer.settings:
-        switches = (kernel for name, kernel in _ATTENTION.items() if settings.boolean(name))
-        if kernel := next(switches, None):
+        kernels = (kernel for name, kernel in _ATTENTION.items() if settings.boolean(name))
+        if kernel := next(kernels, None):
             trainer.put("attn_implementation", kernel)
     plugins = " ".join(map(str, settings.value("plugins") or ()))
     has_cut_loss = settings.given.get("cut_cross_entropy", "CutCrossEntropyPlugin" in plugins)

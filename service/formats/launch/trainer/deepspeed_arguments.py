@@ -38,8 +38,8 @@ def document_of(
 ) -> dict[str, Any] | None:
     """Removes the DeepSpeed document from the arguments of a launch, and returns its settings.
     It is a file or JSON (--deepspeed ds.json), single settings
-    (deepspeed.zero_optimization.stage), or what accelerate makes of its own. Returns None where
-    DeepSpeed does not run."""
+    (deepspeed.zero_optimization.stage), or the document that accelerate makes of its settings in
+    deepspeed_config. Returns None where DeepSpeed does not run."""
     prefix = "deepspeed."
     inline = {
         name.removeprefix(prefix): arguments.pop(name)

@@ -142,6 +142,7 @@ class _Reader:
         """Returns arguments as settings that are checked by the tables of accelerate and the
         Trainer."""
         settings = Settings(trainer_table(self.launched.dialect), arguments)
+        # A plain script is known to train with preferences by its name, which messages then show.
         if not self._is_tool:
             settings.written[OBJECTIVE] = self.launched.program
         return settings
@@ -337,7 +338,7 @@ class _Reader:
         if setting is not None:
             name = str(arguments[setting])
             model = named_model(setting, name, self.launched.files)
-            workload = self._with_bits(workload, model, f"{setting} = {name}")
+            workload = self._with_frozen_bits(workload, model, f"{setting} = {name}")
         unread = UnreadSettings.joined(unread_parts)
         return replace(
             reading,
@@ -352,7 +353,7 @@ class _Reader:
             ignored=unread.no_account,
         )
 
-    def _with_bits(
+    def _with_frozen_bits(
         self, workload: Mapping[str, Any], model: NamedModel, setting: str
     ) -> Mapping[str, Any]:
         """Returns the workload with the bits of frozen weights that the name of the model
