@@ -99,6 +99,7 @@ def other_format(format_: str, text: str) -> str | None:
     `format_`, or is of no known format."""
     names = _setting_names_in(text)
     matches = _counts_by_format(names)
+    # Tools around the Trainer may be sent under either of its formats: their reader knows them.
     if format_ in _READ_BY_TRAINER and (_TOOL.search(text) or names & _MARKS_OF_TRAINER):
         return None
     if _FLAG.search(text) and not _ACCELERATE.search(text):

@@ -359,15 +359,15 @@ def _launcher_words(format_: LaunchFormat, configuration: LaunchConfiguration) -
     devices = configuration.slurm.get("gpus-per-node", 1)
     config = f'--config_file "{_CONFIG_PATH}"' if format_.starter == "accelerate" else ""
     if nodes == 1:
-        alone = {
+        on_one_node = {
             "python": "python3",
             "accelerate": f"accelerate launch {config}",
             "torchrun": f"torchrun --standalone --nproc-per-node={devices}",
         }
-        return [alone[format_.starter]]
+        return [on_one_node[format_.starter]]
     rank = '"${SLURM_PROCID}"'
     address = '"${MASTER_ADDR}"'
-    together = {
+    on_each_node = {
         "python": f"NODE_RANK={rank} exec python3",
         "accelerate": (
             f"exec accelerate launch {config} --machine_rank {rank}"
@@ -381,7 +381,7 @@ def _launcher_words(format_: LaunchFormat, configuration: LaunchConfiguration) -
     # Ranks on named nodes follow the order of the file in SLURM_HOSTFILE.
     ordered = [f"--ntasks={nodes}", "--distribution=arbitrary"]
     options = ["--cpu-bind=none", *(ordered if "nodelist" in configuration.slurm else [])]
-    inner = f'{together[format_.starter]} "$@"'
+    inner = f'{on_each_node[format_.starter]} "$@"'
     # The word behind the text of bash -c is its $0; the program and its arguments are its "$@".
     return ["srun", *options, f"bash -c '{inner}'", format_.starter]
 

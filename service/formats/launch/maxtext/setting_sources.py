@@ -212,6 +212,7 @@ class SettingSources:
         does not allow, and for a shell variable without a value."""
         field = self.settings.table.field(name)
         if field is not None and field.kind not in ("any", "list", "lists"):
+            # An empty text stands for null where the setting may be null.
             return field.parse(text) if text or not field.is_optional else text
         if not self.settings.table.is_of_no_account(name):
             require_defined(name, text)

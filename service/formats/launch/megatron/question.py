@@ -183,7 +183,7 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
     is_divided = (args.integer("world_size", least=0) or 0) % (tp * pp * cp) == 0
     if is_divided and (args.text("world_size") or args.text("data_parallel_size")):
         dp = data_parallel_degree(args, tp * pp * cp)
-    even_split: list[int] = []
+    even_split: list[int] = []  # even chunks need no numbers
     chunks = stops.attempt(lambda: layers_per_chunk(args, pp, virtual), instead=even_split)
     layers = args.integer("num_layers") or 10**4  # more than any model has, where it is not known
     # One replica stands in for numbers of replicas that do not divide the ranks.

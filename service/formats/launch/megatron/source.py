@@ -181,7 +181,7 @@ def _words_of(values: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _innermost_settings(document: Any) -> Iterable[tuple[str, Any]]:
-    """Yields the innermost names of a document with their values."""
+    """Yields the innermost names of a document with their values, whatever sections they are in."""
     if isinstance(document, Mapping):
         for name, value in document.items():
             if isinstance(value, Mapping):

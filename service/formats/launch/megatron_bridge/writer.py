@@ -188,7 +188,7 @@ def _fine_tuning_fields(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]
         cure = "packed sequences are trained one at a time; ask with micro_batch 1"
         raise Inexpressible("layout.micro_batch", job.layout.micro_batch, cure)
     fields |= {_PACKS: True, f"{_PACKING}.packed_sequence_size": workload.seq_len}
-    if switches.get(_GRAPHS, "none") != "none":
+    if switches.get(_GRAPHS, "none") != "none":  # a graph needs tensors of one size
         fields[f"{_PACKING}.pad_cu_seqlens"] = True
     return fields
 

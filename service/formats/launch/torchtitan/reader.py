@@ -295,7 +295,7 @@ class _Reader:
         # By default a pipeline keeps gathered parameters, which each micro-batch would gather anew.
         reshards = policy == "always" or (policy == "default" and layout["pp"] == 1)
         dp_shard = layout.get("dp_shard")
-        is_sharded = dp_shard is None or dp_shard > 1
+        is_sharded = dp_shard is None or dp_shard > 1  # an unknown degree counts as sharding
         if layout["dp_replicate"] == 1:
             # FSDP shards over context parallelism too. On one rank it shards nothing, and counts as
             # on where the text sets its resharding or its offload.

@@ -85,7 +85,8 @@ def _put_batch(trainer: TrainerSettings, settings: Settings) -> None:
     batch = settings.integer("batch_size")
     steps = settings.integer("gradient_accumulation_steps")
     if batch and micro_batch and "gradient_accumulation_steps" not in settings.given:
-        steps = max(batch // micro_batch, 1)  # validation.py, where batch_size is deprecated
+        # The deprecated batch_size is the product of both (validation.py).
+        steps = max(batch // micro_batch, 1)
     trainer.put("per_device_train_batch_size", micro_batch, source_name="micro_batch_size")
     trainer.put("gradient_accumulation_steps", steps)
     trainer.put("max_length", settings.value("sequence_len"), source_name="sequence_len")
@@ -238,7 +239,7 @@ def _put_context(trainer: TrainerSettings, settings: Settings, version: str | No
     DeepSpeed's sequence parallelism (utils/distributed.py)."""
     cp = settings.integer("context_parallel_size") or settings.integer("context_parallel.size") or 1
     cp = settings.integer("sequence_parallel_degree") or cp
-    trainer.settings.pop(f"{DEGREES}cp_size", None)
+    trainer.settings.pop(f"{DEGREES}cp_size", None)  # which `renamed` has set as if for a ring
     if cp == 1:
         return
     backend = settings.text("context_parallel.backend")

@@ -121,7 +121,7 @@ def with_trainer_values(
     if completed.get(_BATCH) == _AUTO:
         del completed[_BATCH]
     # transformers fills in the sizes of ZeRO's buckets by the width of the model, which is not
-    # known here: they count as not set.
+    # known here: they count as not set. Devices are no such sizes.
     automatic = [name for name, value in completed.items() if value == _AUTO]
     for name in automatic:
         if name.startswith("zero_optimization.") and "device" not in name:

@@ -287,7 +287,8 @@ class _Reader:
 
     def _parallelism(self, settings: Settings, num_ranks: int | None) -> tuple[str, dict[str, Any]]:
         """Returns the name of the stack, "fsdp" or "megatron", that the distributed_type
-        selects, and the fields of the layout. Raises Invalid for an unknown type."""
+        selects, and the fields of the layout. Plain data parallelism is "fsdp" with ZeRO 0. Raises
+        Invalid for an unknown type."""
         kind = str(settings.text("distributed_type") or "no").upper()
         recompute = "full" if checkpoints_activations(settings) else "none"
         if kind == "FSDP":
@@ -422,8 +423,8 @@ _FIELD_OF_SETTING = {
 
 
 def _defaults_of_tool(trainer: TrainerSettings, launched: Launched) -> dict[str, str]:
-    """Returns sentences that say which of the tool's defaults a value comes from, by the field
-    of the request. Settings that the launch gives have none."""
+    """Returns sentences for the answer that say which of the tool's defaults a value comes from,
+    by the field of the request. Settings that the launch gives have none."""
     return {
         field: f"the default of {trainer.name_in_tool(name)} in {trainer.framework}"
         for name, field in _FIELD_OF_SETTING.items()
