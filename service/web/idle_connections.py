@@ -139,7 +139,8 @@ class Connection(H11Protocol):
         return 0.0
 
     def _drop(self, reason: str) -> None:
-        """Counts and closes the connection at once. `reason` is its label in the metrics."""
+        """Counts and closes the connection at once. `reason` is its label in the metrics: "unread",
+        or "full", for which `_make_room` writes the log."""
         CONNECTIONS_CLOSED.labels(reason).inc()
         if reason == "unread":
             log.warning(

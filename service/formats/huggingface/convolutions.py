@@ -1,8 +1,8 @@
 """Reads families with short convolutions (LFM2).
 
-A function with the name of a family rewrites its config into the common keys. One that ends in
-`_kinds` says which layer is of which kind: what it mixes tokens with, attention over all of a
-sequence (FULL), over a window (SLIDING), or a convolution.
+The rows of `families.json` name these functions. One with the name of a family rewrites its config
+into the common keys. One that ends in `_kinds` says which layer is of which kind: what it mixes
+tokens with, attention over all of a sequence (FULL), over a window (SLIDING), or a convolution.
 """
 
 from __future__ import annotations

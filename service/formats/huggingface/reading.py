@@ -97,7 +97,8 @@ def family(config: Mapping[str, object]) -> str:
 
 
 def is_quantized(config: Mapping[str, object]) -> bool:
-    """Returns True where the config describes weights that are quantized, for inference."""
+    """Returns True where the config describes quantized weights. They are for inference, and an
+    answer says that they have no effect on the training."""
     towers = (config.get(key) for key in _TEXT_TOWERS)
     return any(
         tower.get("quantization_config") is not None
@@ -125,6 +126,7 @@ def _text_tower_at(config: Mapping[str, object], path: str) -> Config:
     to that object, with a dot at the end: "thinker_config."."""
     model_type = _model_type(config, path)
     if model_type in FAMILIES:
+        # With a path this is a text tower, whose file leaves out sizes that equal the default.
         absent = class_defaults(model_type) if path else defaults_without_sizes(model_type)
         return Config(config, model_type, absent=absent, path=path)
     key = _tower_key(config)

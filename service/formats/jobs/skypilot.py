@@ -38,14 +38,14 @@ def job_of(document: Mapping[str, Any]) -> JobText:
     set_by_sky = {"SKYPILOT_NUM_NODES": str(nodes)}
     if gpus:
         set_by_sky["SKYPILOT_NUM_GPUS_PER_NODE"] = str(gpus)
-    written = {
+    as_written = {
         "nodes": f"num_nodes: {nodes}",
         "gpus-per-node": f"accelerators: {chip}:{gpus}",
     }
     return JobText(
         text=str(document["run"]),
         environment={**set_by_sky, **environment_of(document.get("envs"))},
-        header=slurm_header("SkyPilot", nodes=nodes, gpus=gpus, chip=chip, written=written),
+        header=slurm_header("SkyPilot", nodes=nodes, gpus=gpus, chip=chip, as_written=as_written),
         files={
             str(name): str(text)
             for name, text in as_mapping(document.get("file_mounts")).items()
@@ -79,7 +79,7 @@ def _job_of_dstack_task(document: Mapping[str, Any]) -> JobText:
             nodes=nodes,
             gpus=gpus,
             chip=chip,
-            written={"nodes": f"nodes: {nodes}", "gpus-per-node": f"gpu: {chip}:{gpus}"},
+            as_written={"nodes": f"nodes: {nodes}", "gpus-per-node": f"gpu: {chip}:{gpus}"},
         ),
     )
 

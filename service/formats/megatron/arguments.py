@@ -128,7 +128,8 @@ def _iterate_stack_fields(args: Arguments) -> Iterator[tuple[str, Any]]:
     at the first argument that cannot be read."""
     if (args.integer("tensor_model_parallel_size") or 1) > 1:
         if not args.boolean("sequence_parallel"):
-            yield "sequence_parallel", [True, False]  # the values that layouts may have
+            # Stacks may offer tp only with it; this run shows that its software goes without.
+            yield "sequence_parallel", [True, False]
         yield from _overlap_field(args, "overlap_tensor")
     if not args.boolean("use_torch_fsdp2"):  # these arguments do not switch FSDP2's own overlap
         yield from _overlap_field(args, "overlap_data")
@@ -239,8 +240,8 @@ def read_layout(args: Arguments) -> dict[str, Any]:
 
 
 def data_parallel_axes(args: Arguments, dp: int | None) -> dict[str, int]:
-    """Returns the ZeRO stage and the data-parallel degrees. One of the degrees is left out where
-    `dp`, the number of data-parallel ranks, is not known."""
+    """Returns the ZeRO stage and the data-parallel degrees. Where `dp`, the number of
+    data-parallel ranks, is not known, the degree that follows from it is left out."""
     stage = _zero_stage(args)
     axes = {"zero_stage": stage}
     # States are sharded within an instance of the optimizer, and the instances are replicas.
@@ -381,7 +382,8 @@ def read_recompute(args: Arguments, layers: int, chunks: int) -> dict[str, Any]:
             raise args.stopped("recompute_modules", f"must be among {', '.join(MODULES)}")
         fields["recompute_modules"] = modules
     elif granularity == "full" and args.text("recompute_method") == "block":
-        count = args.required("recompute_num_layers")  # of each chunk; recompute_layers 0 is all
+        # The first layers of each chunk. A layout can say so where chunks are equal; 0 means all.
+        count = args.required("recompute_num_layers")
         is_part = layers % chunks == 0 and count * chunks < layers
         fields["recompute_layers"] = count if is_part else 0
     return fields

@@ -46,6 +46,7 @@ def virtual_stages(args: Arguments, pp: int) -> int:
         name, other = given_names[:2]  # two are enough to contradict each other
         rule = f"does not go with {args.called(name)}: {_STOPS} unless one alone is given"
         raise args.stopped(other, rule, f"drop it, or drop {args.called(name)}")
+    # A dump has the number itself, which Megatron has derived.
     if in_dump := args.integer("virtual_pipeline_model_parallel_size"):
         return in_dump
     if not given_names:
@@ -159,8 +160,8 @@ def _with_mtp_at_end(counts: list[int], chunks: Sequence[str], pp: int) -> list[
     traded = list(counts)
     for index, chunk in enumerate(chunks[:-1]):
         for _ in range(chunk.count("m")):
-            # The chunks of the last stage, without the last one, which has the loss. There may be
-            # none, and `index` then says so.
+            # The chunks of the last stage, without the last one, which has the loss. A stage of
+            # one chunk has none of them, and `index` then stands for "none".
             last_stage = range(pp - 1, len(traded) - 1, pp)
             fullest = max(last_stage, key=lambda other: traded[other], default=index)
             if fullest == index or traded[fullest] < 2:
@@ -194,7 +195,7 @@ def _counted_layers(args: Arguments) -> int:
 
 def _with_given_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
     """Returns the number of layers of each chunk where arguments set the layers of the first or
-    the last stage. Raises Stopped where the other layers do not divide evenly."""
+    the last stage. Raises Stopped where the other stages cannot have equally many layers."""
     ends = [name for name in (FIRST, LAST) if args.text(name) is not None]
     for name in (EMBEDDING, LOSS):  # arguments that count the embedding or the loss as a layer
         if args.boolean(name):
@@ -221,8 +222,9 @@ def _with_given_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
 
 
 def _even_ends(args: Arguments, ends: list[str], pp: int, virtual: int) -> str:
-    """Returns the flag of `ends[0]`, which sets the layers of the first or last stage, with the
-    nearest numbers that leave the other stages equally many layers; "" where there are none."""
+    """Returns what a user may write instead of `ends[0]`: its flag with the nearest numbers that
+    leave the other stages equally many layers; "" where there are none. `ends` are the given ones
+    of the arguments that set the layers of the first and of the last stage."""
     count = args.required(ends[0])
     layers = args.required("num_layers") - sum(args.required(name) for name in ends[1:])
     others = pp - len(ends)

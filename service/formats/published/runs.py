@@ -1,5 +1,6 @@
-"""Reads published training runs. A *row* is one run, a JSON object of model, cluster, training and
-measured. A *problem* is the model, the cluster, the workload and the stack of a run.
+"""Reads published training runs, to which the shipped profile is fitted. A *row* is one run, a JSON
+object of model, cluster, training and measured. A *problem* is the model, the cluster, the workload
+and the stack of a run.
 
 Only what was run is read into a question, and never identifiers, titles, notes or measurements.
 What a row leaves open is taken as its *stack*, the training software, usually has it, and the names

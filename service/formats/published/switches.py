@@ -59,8 +59,8 @@ def _choice_reader(field: str, choices: Mapping[Any, Any]) -> Callable[[Any], Ch
 
 
 def _gather_bytes(value: Any) -> Changes:
-    """Returns the field of Stack for the bytes of a gathered parameter: 2 (bf16), or 0 where the
-    switch is on, which stands for the format of GEMMs, such as fp8."""
+    """Returns the field of Stack for the bytes of a gathered parameter: 2, for bf16, where the
+    switch is off. Where it is on, 0 stands for the bytes of the GEMMs' own format, such as fp8."""
     return {"gather_bytes": 0 if value else 2}
 
 

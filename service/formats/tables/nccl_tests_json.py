@@ -77,7 +77,7 @@ def _add_result(output: Output, result: object) -> None:
             placements.append(Placement(seconds, *bandwidths))
     redop = result.get("redop")
     redop = redop.lower() if isinstance(redop, str) and redop else None
-    output.add(Row(size, redop, None, tuple(placements)), wrong)
+    output.add(Row(size, redop, program=None, placements=tuple(placements)), wrong)
 
 
 def _add_devices(output: Output, document: Mapping[str, Any]) -> None:
