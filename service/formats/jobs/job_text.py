@@ -1,5 +1,6 @@
 """A job that an object describes, such as a Kubernetes Job, as the text of a shell that starts it.
-Its *header* is the machines that it asks for, as the options of Slurm that would ask for them."""
+Its *header* is the machines that it asks for, as the options of Slurm that would ask for them: they
+are then read like those of a batch script."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def question(arguments: Mapping[str, str], optional: Collection[str] = ()) -> Ma
         ("workload", read_workload),
         ("layout", read_layout),
     ):
-        # An optional part that cannot be read is what the request says itself.
+        # The request states an optional part itself, so that one may be unreadable here.
         try:
             refuse_gpt_neox(args)
             fields[part] = read(args)
@@ -207,8 +207,8 @@ def _optimizer(args: Arguments) -> str:
 
 
 def read_layout(args: Arguments) -> dict[str, Any]:
-    """Returns the fields of the layout by a dump. Raises Invalid where a deciding argument is
-    missing."""
+    """Returns the fields of the layout of a run, from its dump. Raises Invalid where a deciding
+    argument is missing."""
     layers = num_layers(args)
     for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size"):
         args.require_any(name, part="layout")
@@ -293,8 +293,9 @@ def data_parallel_degree(args: Arguments, model_parallel: int) -> int:
 
 
 def _virtual_stages(args: Arguments, layers: int, pp: int) -> int:
-    """Returns the number of chunks of a pipeline stage. Raises Invalid where the dump has none of
-    the arguments that set it, or the layers do not divide over the chunks."""
+    """Returns the number of chunks of a pipeline stage, from a dump; `stages.virtual_stages` reads
+    typed arguments. Raises Invalid where the dump has none of the arguments that set the number,
+    or the layers do not divide over the chunks."""
     if pp == 1:
         return 1
     args.require_any(*_VIRTUAL_STAGE_ARGUMENTS, part="layout")

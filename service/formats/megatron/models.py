@@ -167,6 +167,7 @@ def _head_fields(args: Arguments) -> dict[str, int]:
     kv_heads = args.required("num_query_groups" if is_grouped else "num_attention_heads")
     head_dim = args.integer("kv_channels")
     heads = {"num_key_value_heads": kv_heads}
+    # By default, here and in a request, the heads divide the hidden size.
     return heads if head_dim is None else {**heads, "head_dim": head_dim}
 
 

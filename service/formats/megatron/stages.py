@@ -37,8 +37,8 @@ _MOST_VALUES = 4  # that a cure names
 
 
 def virtual_stages(args: Arguments, pp: int) -> int:
-    """Returns the number of chunks of a pipeline stage. Raises Stopped where Megatron refuses
-    the arguments."""
+    """Returns the number of chunks of a pipeline stage, from typed arguments. Raises Stopped where
+    Megatron refuses them."""
     given_names = [name for name in _VIRTUAL if args.text(name) is not None]
     if (pattern := pattern_of(args)) is not None:
         return _virtual_stages_of_pattern(args, pattern, pp, given_names)
@@ -46,9 +46,9 @@ def virtual_stages(args: Arguments, pp: int) -> int:
         name, other = given_names[:2]  # two are enough to contradict each other
         rule = f"does not go with {args.called(name)}: {_STOPS} unless one alone is given"
         raise args.stopped(other, rule, f"drop it, or drop {args.called(name)}")
-    # A dump has the number itself, which Megatron has derived.
-    if in_dump := args.integer("virtual_pipeline_model_parallel_size"):
-        return in_dump
+    # Megatron derives and dumps this number; frameworks on top of it set the number directly.
+    if stated := args.integer("virtual_pipeline_model_parallel_size"):
+        return stated
     if not given_names:
         return 1
     name = given_names[0]

@@ -64,6 +64,7 @@ def _torus_shape(row: Row, torus: Torus, num_chips: int) -> tuple[int, ...] | No
     shape = re.search(r"\b(\d+)x(\d+)(?:x(\d+))?\b", row.get("fabric") or "")
     if shape is not None:
         dims = tuple(int(dim) for dim in shape.groups() if dim)
+        # A shape that does not divide the chips is not that of the run's slices.
         return dims if num_chips % math.prod(dims) == 0 else None
     slice_chips = row.get("scaleup_domain")
     if slice_chips and slice_chips < num_chips and num_chips % slice_chips == 0:

@@ -61,7 +61,7 @@ def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[s
     except UnknownName:
         assumed.append("stack")
         stack = catalogue.stack("generic")
-    # As the software was at that time, and as that organisation usually runs it.
+    # Take the software as it was at that time, and as that organisation usually runs it.
     year = _decimal_year(software_date(row)) if row.get("date") else None
     if year is not None:
         stack = as_of(stack, year)

@@ -103,6 +103,7 @@ def stated_switches(row: Mapping[str, Any], stack: Stack) -> Changes:
         changes |= _kernel_unless_auto(stack, _TRANSFORMER_ENGINE)
     if (kernel := _FLASH_KERNELS.get(switches.get("attention", ""))) is not None:
         changes |= _kernel_unless_auto(stack, {"attention_kernel": kernel})
+    # These dispatchers send tokens for kernels that compute all experts at once.
     if switches.get("dispatcher") in _EXPERTS_AT_ONCE:
         changes["experts_at_once"] = True
     for name, value in switches.items():

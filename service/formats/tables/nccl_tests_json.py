@@ -33,6 +33,7 @@ def read_json(text: str) -> Output | None:
     if begin is None:
         return None
     try:
+        # From the opening brace on: launchers may print lines before and behind the object.
         document, _ = json.JSONDecoder().raw_decode(text, begin.end() - 1)
     except (ValueError, RecursionError) as error:
         rule = f"begins like the JSON of nccl-tests and is none ({error}); send the file whole"

@@ -248,6 +248,7 @@ def _fields_by_column(columns: _Columns, fields: list[str]) -> _Fields | None:
         elif name == "root" and not (fields and _INTEGER.fullmatch(fields[0])):
             return None
         fields = fields[1:]
+    # A row has the columns of all groups or of the first, and may have a time of day behind them.
     width = columns.groups[-1].end
     measured = fields[:width]
     trailing = fields[width:]
