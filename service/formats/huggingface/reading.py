@@ -137,7 +137,7 @@ def _text_tower_at(config: Mapping[str, object], path: str) -> Config:
         # Older files have the fields of the text tower beside the object of the vision tower.
         text_fields = {name: value for name, value in config.items() if name != "vision_config"}
         return _text_tower_at({**text_fields, "model_type": text_type}, path)
-    key = key or _TEXT_TOWERS[0]
+    key = key or _TEXT_TOWERS[0]  # without any, the error is about the usual key
     whole = Config(config, model_type, path=path)
     tower = dict(whole.inner(key).values)
     if text_type and tower.get("model_type") is None:

@@ -306,7 +306,7 @@ def _layer_pattern(
     """Returns a switch for each layer, from an expression such as "([0]*3+[1]*58)" or from a
     period. `is_on` takes the period and the index of a layer, and returns that layer's switch.
     Raises Stopped for any other text."""
-    text = (args.text(name) or "1").replace(" ", "")
+    text = (args.text(name) or "1").replace(" ", "")  # the default of moe_layer_freq
     if _PERIOD.fullmatch(text):
         return [is_on(int(text), index) for index in range(layers)]
     switches = layer_switches(text, layers)

@@ -223,9 +223,9 @@ def _with_given_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
 
 def _even_ends(args: Arguments, ends: list[str], pp: int, virtual: int) -> str:
     """Returns what a user may write instead of `ends[0]`: its flag with the nearest numbers that
-    leave the other stages equally many layers; "" where there are none. `ends` are the given ones
-    of the arguments that set the layers of the first and of the last stage."""
-    count = args.required(ends[0])
+    leave the other stages equally many layers; "" where there are none. `ends` has the names of
+    the arguments, FIRST, LAST or both, that set the layers of an end of the pipeline."""
+    given = args.required(ends[0])
     layers = args.required("num_layers") - sum(args.required(name) for name in ends[1:])
     others = pp - len(ends)
 
@@ -237,7 +237,7 @@ def _even_ends(args: Arguments, ends: list[str], pp: int, virtual: int) -> str:
 
     # A stage has equally many layers in each of its virtual stages.
     even = filter(is_even, range(virtual, layers + 1, virtual))
-    nearest = sorted(even, key=lambda candidate: abs(candidate - count))[:_MOST_VALUES]
+    nearest = sorted(even, key=lambda candidate: abs(candidate - given))[:_MOST_VALUES]
     return _flag_with(args, ends[0], sorted(nearest)) if nearest else ""
 
 

@@ -206,7 +206,7 @@ def _read_workload(
 ) -> Workload:
     """Returns the workload. A sequence length that the row does not state is the stack's usual
     one. A batch that it does not state follows from the micro-batch, or is the stack's usual one.
-    Adds the names of such fields to `assumed`. Raises Invalid where there is no usual one."""
+    Adds the names of such fields to `assumed`. Raises Invalid where the stack has none."""
     seq_len = training.get("seq_len") or stack.usual_seq_len
     if seq_len is None:
         raise Invalid("training.seq_len", None, "not stated")

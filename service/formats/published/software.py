@@ -121,6 +121,7 @@ def _proven_abilities(stack: Stack, training: Row, vendor: str) -> dict[str, Any
             abilities[limit] = max(training[degree], getattr(stack, limit))
     schedule = (training.get("pp_schedule") or "").lower()
     if schedule.startswith("zb") or "dualpipe" in schedule:
+        # Software that splits backward for one of these schedules can split it for the others.
         split_backward = ("zero_bubble", "zero_bubble_v", "dualpipe")
         abilities["schedules"] = tuple(dict.fromkeys((*stack.schedules, *split_backward)))
     stage = stated_zero_stage(training)

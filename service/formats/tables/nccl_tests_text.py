@@ -199,8 +199,8 @@ class _Reading:
         if not output.rows and not output.unread:
             output.failure = output.failure or self.warning
         num_ranks = len(self.ranks)
-        # Ranks count from 0, so the highest number shows how many the list should have. Its end is
-        # missing where it has fewer than one process has.
+        # Ranks count from 0, so the highest number shows how many the list should have. A list of
+        # fewer ranks than one process has was cut off.
         has_all = num_ranks > 0 and max(self.ranks) + 1 == num_ranks >= self.ranks_of_process
         output.ranks = num_ranks if has_all else None
         output.devices = tuple(self.devices)
