@@ -153,7 +153,7 @@ class Connection(H11Protocol):
         self._head_timer = self.loop.call_later(self.head_wait_s, self._give_up_head)
 
     def _give_up_head(self) -> None:
-        """Closes the connection in uvicorn's way, since the head of a request did not come."""
+        """Closes the connection as uvicorn closes an idle one: no head of a request has come."""
         CONNECTIONS_CLOSED.labels("silent").inc()
         self.timeout_keep_alive_handler()
 

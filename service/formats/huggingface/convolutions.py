@@ -62,8 +62,8 @@ def lfm2_moe_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def lfm3_kinds(cfg: Config) -> Callable[[int], str]:
-    """Returns a function from the index of a layer to its kind. Layers 2, 4, 6 and so on have
-    attention, over the whole sequence and over a window in turn; others are convolutions."""
+    """Returns a function from the index of a layer to its kind. Those at index 2, 4, 6 and so
+    on have attention, full and within a window in turn; the others are convolutions."""
     turn = (SLIDING, CONVOLUTION, FULL, CONVOLUTION)
     return lambda index: turn[index % 4] if index else CONVOLUTION
 

@@ -68,12 +68,13 @@ def _job_of_dstack_task(document: Mapping[str, Any]) -> JobText:
     # `env` is a list of NAME=VALUE or a mapping; `environment_of` reads the mapping.
     pairs = [str(assignment).partition("=") for assignment in as_list(document.get("env"))]
     assigned = {name: value for name, equals, value in pairs if equals}
-    counts = {"DSTACK_NODES_NUM": str(nodes)}
+    set_by_dstack = {"DSTACK_NODES_NUM": str(nodes)}
     if gpus:
-        counts |= {"DSTACK_GPUS_PER_NODE": str(gpus), "DSTACK_GPUS_NUM": str(gpus * nodes)}
+        set_by_dstack["DSTACK_GPUS_PER_NODE"] = str(gpus)
+        set_by_dstack["DSTACK_GPUS_NUM"] = str(gpus * nodes)
     return JobText(
         text="\n".join(map(str, document["commands"])),
-        environment={**counts, **environment_of(document.get("env")), **assigned},
+        environment={**set_by_dstack, **environment_of(document.get("env")), **assigned},
         header=slurm_header(
             "dstack",
             nodes=nodes,

@@ -113,6 +113,7 @@ def _virtual_stages_by_layers(args: Arguments, pp: int, chunk_layers: int) -> in
     layers = _counted_layers(args)
     if layers % (pp * chunk_layers):
         rule = f"times {pp} stages must divide {layers} layers: {_STOPS} otherwise"
+        # No size of chunks fits where the stages themselves do not divide the layers.
         if layers % pp:
             raise args.stopped(name, rule, _flag_with(args, _STAGES, divisors(layers)))
         raise args.stopped(name, rule, _flag_with(args, name, divisors(layers // pp)))
@@ -147,8 +148,10 @@ def layers_per_chunk(args: Arguments, pp: int, virtual: int) -> list[int]:
         raise args.stopped(counted_ends[0], f"{rule} otherwise", "drop it")
     counts = [layers // num_chunks] * num_chunks
     # The embedding or the loss takes the place of a layer at its end.
-    counts[0] -= EMBEDDING in counted_ends
-    counts[-1] -= LOSS in counted_ends
+    if EMBEDDING in counted_ends:
+        counts[0] -= 1
+    if LOSS in counted_ends:
+        counts[-1] -= 1
     return counts
 
 
