@@ -98,8 +98,8 @@ def violation_of_pydantic(
     root: Sequence[str | int] = (),
     in_body: bool,
 ) -> FieldViolation:
-    """Returns the violation of one of pydantic's errors. `location` counts from `root`, the place
-    in the body that should hold a value of type `form`."""
+    """Returns the violation that `item`, one of pydantic's errors, is about. `location` counts from
+    `root`, the place in the body that should hold a value of type `form`."""
     value = None if item["type"] == "missing" else item["input"]
     rule = _RULES.get(item["type"], item["msg"].removeprefix("Value error, "))
     if item["type"] == "extra_forbidden":
@@ -152,10 +152,11 @@ def submitted_value(body: Any, location: Sequence[str | int], otherwise: object)
     """Returns the value that the caller sent at this location; `otherwise` where there is none.
     Models convert values, and an error has to show what was sent.
 
-    `otherwise` is preferred at a text or document of _READ_AS_WHOLE, because it is the part that
-    the error is about.
+    In a field of _READ_AS_WHOLE the caller sent a whole text, and `otherwise` is the part of it that
+    the error is about. That part is returned.
     """
     value = body
+    # Pydantic adds the tags of unions to a location, and callers do not send them.
     for step in without_tags(location):
         is_member = isinstance(value, dict) and step in value
         is_item = isinstance(value, list) and isinstance(step, int) and step < len(value)

@@ -159,8 +159,8 @@ class LaunchCluster:
         return form if chips is None else form.model_copy(update={"chips_per_domain": chips})
 
     def assumptions(self, form: ClusterPreset | ClusterFields) -> Iterator[str]:
-        """Yields sentences on what the launch decided of the cluster: its chips, its machine, and
-        the size of a domain."""
+        """Yields sentences on what the launch decided of the cluster `form` that the job runs on:
+        its chips, its machine, and the size of a domain, each unless the request gave it."""
         requested = self.requested
         preset = getattr(requested, "preset", None)
         if requested is None and isinstance(form, ClusterPreset):

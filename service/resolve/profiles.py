@@ -283,7 +283,7 @@ def add_own_version(
         replace(profile, id=id_),
         version=version,
         origin="calibrated",
-        posterior=None,
+        posterior=None,  # only shared versions are learnt on top of
         calibration=calibration,
         learnt=learnt,
         tenant=tenant,
@@ -362,7 +362,7 @@ def _listed_version(
 
 
 def version_document(rows: Rows, row: ProfileVersionRow) -> dict[str, Any]:
-    """Returns a version of a profile with its coefficients, without what the owner of `rows` may
+    """Returns a version of a profile with its coefficients, without what the tenant of `rows` may
     not see."""
     calibration = row.calibration
     terms = row.content["terms"]

@@ -232,11 +232,12 @@ class ReportQueries(Queries):
         return self._row(ReportRow, id_, "report", with_for_update=True)
 
     def withdraw(self, report: ReportRow, at: datetime) -> None:
-        """Marks a report as withdrawn. A long submission is dropped, and its bytes are given back
-        to the tenant."""
+        """Marks a report as withdrawn. A long submission, such as a training log, is dropped, which
+        gives its bytes back to the tenant's quota: nothing else of a report can be deleted."""
         report.withdrawn_at = at
         size = len(report.submission.encode())
         if size > _LONG_SUBMISSION:
+            # Reports of an earlier release were counted with 0 bytes.
             freed = min(size, report.stored_bytes)
             report.submission = ""
             report.stored_bytes -= freed
