@@ -112,7 +112,8 @@ def violation_of_pydantic(
 
 def _hints(form: Any, location: Sequence[str | int], root: Sequence[str | int]) -> str:
     """Returns words on what an unknown field may have meant, such as ", did you mean
-    workload.seq_len?", and the fields that are known in its place."""
+    workload.seq_len?", and the fields that are known in its place. A name that is not misspelt may
+    belong in another part of the request."""
     above = f"{field_of(root)}." if root else ""
     known = known_fields(form, location)
     name = name_of(location)
@@ -152,8 +153,8 @@ def submitted_value(body: Any, location: Sequence[str | int], otherwise: object)
     """Returns the value that the caller sent at this location; `otherwise` where there is none.
     Models convert values, and an error has to show what was sent.
 
-    In a field of _READ_AS_WHOLE the caller sent a whole text, and `otherwise` is the part of it that
-    the error is about. That part is returned.
+    In a field of _READ_AS_WHOLE the caller sent a whole text, and `otherwise` is the part that the
+    error is about: that part is returned.
     """
     value = body
     # Pydantic adds the tags of unions to a location, and callers do not send them.

@@ -486,7 +486,7 @@ def _expert_loop_assumptions(problem: Problem) -> Iterator[str]:
             " PyTorch 2.9: stack.experts_at_once = false where Python goes through them one by one,"
             " as before, which can take several times as long where experts are many"
         )
-    # ZeRO 3 shards the weights, so it gathers them before each product.
+    # Only ZeRO 3 shards weights, and so has any to gather.
     elif not stack.gathers_experts_apart or 3 not in stack.zero_stages:
         yield f"Python goes through experts one by one: {cure}"
     else:

@@ -90,6 +90,7 @@ class Catalog(UseCase):
         raises NameTaken for a chip named like a cluster, or the reverse.
         """
         reserved = {*SHIPPED_NAMES[kind]()}
+        # A preset names a chip or a cluster. Names of chips are among those of clusters already.
         if kind == "chips":
             reserved |= {*SHIPPED_NAMES["clusters"]()}
         if entry.name in map(normalized_name, reserved) or is_slice_name(entry.name):

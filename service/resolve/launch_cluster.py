@@ -140,7 +140,7 @@ class LaunchCluster:
         """Returns the preset with this name; None where the catalogue has none."""
         try:
             form = ClusterPreset(preset=name)
-            self.resolver.cluster_parts(form)
+            self.resolver.cluster_parts(form)  # raises Invalid for an unknown name
         except (Invalid, ValidationError):
             return None
         return form

@@ -60,8 +60,8 @@ class Joining:
         cluster = _joined(self.cluster.form, faults)
         sized = None if cluster is None else _joined(lambda: self._sized_layout(cluster), faults)
         layout_fields, assumed = sized or (dict(self.reading.layout), list[str]())
-        # A batch counted in micro-batches follows from the data-parallel degree. Without a sized
-        # layout that degree is not known, and the missing batch would be a misleading error.
+        # A batch counted in micro-batches follows from the data-parallel degree. Where that degree
+        # is not known, the batch would come out wrong and raise a misleading error.
         is_batch_open = sized is None and self.reading.num_micro_batches is not None
         members = {
             "model": _joined(self._model, faults),

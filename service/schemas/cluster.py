@@ -222,6 +222,7 @@ class ClusterFields(ClusterSize):
         """Returns the torus or the first level of the cluster as scale-up links, for a chip that is
         described without any. None where the cluster has neither."""
         if self.torus is not None:
+            # gb_s_per_chip is required, though only the torus counts where there is one.
             return ScaleUpFields(gb_s_per_chip=self.torus.gb_s_per_link, torus=self.torus)
         if self.levels is None:
             return None

@@ -202,6 +202,7 @@ class WorkloadFields(Wire):
         return "global_batch" if self.global_batch_tokens is None else "global_batch_tokens"
 
     def build(self) -> Workload:
+        """Returns the workload, with each of its objects, such as `lora`, as the models' class."""
         fields = self.model_dump()
         for name, part in _PARTS.items():
             if fields[name] is not None:

@@ -213,8 +213,8 @@ class SweepQueries(Queries):
 
 
 def _unleased_items(now: datetime) -> Any:
-    """Returns the query of items that wait and whose lease has run out or that have none, lowest
-    positions first."""
+    """Returns the query of waiting items that a worker may lease, because they have no lease or it
+    has run out; lowest positions first."""
     return (
         select(SweepItemRow)
         .where(_WAITS, or_(SweepItemRow.leased_until.is_(None), SweepItemRow.leased_until < now))
