@@ -1,5 +1,5 @@
-"""The violation of a rule by a value, as errors show it: its field, its JSON Pointer, the value and
-the rule."""
+"""A value of a request that breaks a rule, as errors show it: its field, its JSON Pointer, the
+value and the rule."""
 
 from __future__ import annotations
 

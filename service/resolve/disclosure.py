@@ -22,9 +22,9 @@ Document = dict[str, Any]
 
 
 def shared_influences(influences: Influences) -> Influences:
-    """Returns the influences of a version as any tenant may see them: without ids of reports, and
-    with only those names that the shipped catalogue has. Groups that then have the same names are
-    joined."""
+    """Returns the influences of a version (how far each group of reports moved it) as any tenant
+    may see them: without ids of reports, and with only those names that the shipped catalogue has.
+    Groups that then have the same names are joined."""
     groups = defaultdict[tuple[object, ...], list[Influence]](list)
     for group in map(_without_private_names, influences.groups):
         groups[group.chip, group.stack, group.model, group.parameters].append(group)

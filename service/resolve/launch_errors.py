@@ -35,7 +35,7 @@ class LaunchErrors:
     field: str
     """The field of the request that has the launch."""
     parts_source: str
-    """Words for the source of the parts that the launch does not say."""
+    """Words for where the parts come from that the launch does not say, such as "the request"."""
     stops: list[Stop] | None
     """Faults at which the framework stops, to which more are added; None where each of them is an
     error of the request."""

@@ -1,4 +1,5 @@
-"""The networks that mix the channels of each token, as callers give them: an MLP, or experts."""
+"""The networks that mix the channels of each token, as callers give them: an MLP, or experts.
+`build` makes the value that the models compute with (models.spec)."""
 
 from __future__ import annotations
 
