@@ -125,6 +125,7 @@ def _stored_content(resolver: Resolver, entry: Entry) -> dict[str, Any]:
     """Returns an entry as it was posted, with the chip of a cluster pinned to its version. Raises
     Invalid if no chip, cluster or model can be built from it."""
     content = entry.model_dump(mode="json", exclude_unset=True, exclude={"name"})
+    # What is built here is dropped: it only shows that it can be built.
     if isinstance(entry, ChipEntry):
         resolver.chip(entry.chip, "chip")
     elif isinstance(entry, ClusterEntry):

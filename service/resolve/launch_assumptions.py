@@ -55,7 +55,7 @@ def taken_defaults(defaults: Sequence[str]) -> Iterator[str]:
 def batch_assumptions(
     reading: LaunchReading, micro_batch: int, global_batch: int, ranks: int
 ) -> Iterator[str]:
-    """Yields a sentence on how the size of a micro-batch, their number on a rank and the global
+    """Yields a sentence on how the size of micro-batches, their number on a rank and the global
     batch follow from each other, if the launch leaves one or two of the three open. `ranks` is the
     number of data-parallel ranks."""
     launched_count = reading.num_micro_batches

@@ -147,8 +147,8 @@ class LaunchCluster:
 
     def _in_nodes(self, form: ClusterPreset | ClusterFields) -> ClusterPreset | ClusterFields:
         """Returns the cluster with scale-up domains of the size of the script's nodes, unless the
-        request itself gives the size. A machine of that size is preferred, if the catalogue has
-        one."""
+        request itself gives the size. Where the catalogue has a machine of as many such chips, the
+        cluster is of these machines."""
         if form.chips_per_domain is not None:
             return form
         cluster = self.resolver.cluster(form).cluster

@@ -141,9 +141,9 @@ class SweepQueries(Queries):
         return self._session.execute(_unleased_items(now).limit(1)).first() is not None
 
     def lease(self, lease: str, now: datetime, until: datetime, limit: int) -> list[LeasedItem]:
-        """Leases at most `limit` items that nobody holds. Low positions come first, so that a small
-        sweep does not wait behind a large one. Items that other transactions lease now are
-        skipped."""
+        """Leases at most `limit` items that nobody holds, under the id `lease`. Low positions come
+        first, so that a small sweep does not wait behind a large one. Items that other transactions
+        lease now are skipped."""
         free = _unleased_items(now).limit(limit).with_for_update(skip_locked=True)
         leased: list[LeasedItem] = []
         for item in self._session.scalars(free).all():
