@@ -125,8 +125,8 @@ class Expansion:
         return tuple(words), True
 
     def heredoc(self, node: Node, is_quoted: bool) -> str:
-        """Returns the text of a heredoc. Variables are replaced by their values unless its mark
-        is quoted."""
+        """Returns the text of a heredoc. Variables are replaced by their values unless
+        `is_quoted`, which says that its delimiter, such as EOF, has quotes."""
         if is_quoted:
             return self.tree.text(node)
         parts = self._pieces_between(node.children, node.start_byte, node.end_byte, escapes="$`\\")

@@ -89,7 +89,7 @@ def options(words: Iterable[str]) -> dict[str, str]:
 def _overridden(first: Header, second: Header) -> Header:
     """Returns the options of two texts as one header. Those of the second override those of the
     first."""
-    if not second.options and not second.others:
+    if not second.options and not second.others:  # the second text has no lines for a scheduler
         return first
     return Header(
         name=second.name,

@@ -139,9 +139,9 @@ class Interpreter:
         return True
 
     def set(self, name: str, value: Value, doubt: Doubt, *, keeps: bool) -> None:
-        """Gives a variable a value. In a branch that may not run, `doubt`, the assignment, is
-        kept as pending, and becomes a doubt behind the branch. `keeps` says that the old value is
-        part of the new one."""
+        """Gives a variable a value. `doubt` describes the assignment: in a branch that may not
+        run it is kept as pending, and behind the branch it is one of the value's doubts. With
+        `keeps` the old value is part of the new one, as in X="$X 1", and so are its doubts."""
         before = self.variables.values.get(name)
         doubts = value.doubts
         defaults = value.defaults
