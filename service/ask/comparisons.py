@@ -229,6 +229,7 @@ def _comparison_answer(
         problem = resolved.problem_of(name)
         place = _layout_field(resolved, name)
         answer.assumptions += layout_assumptions(place, given, completed, problem)
+    # A side that gives a layout is repeated with the defaults that were filled in.
     for name, side in _sides(request).items():
         layout = resolved.completed_layouts.get(name)
         shown = side if layout is None else Side(layout=layout)

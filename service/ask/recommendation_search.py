@@ -299,7 +299,8 @@ def _search_thresholds(
     inputs: Inputs, recommendation: Recommendation, failed: list[OutOfMemoryRun]
 ) -> list[Threshold]:
     """Returns the thresholds of a recommendation: the bandwidths, and sizes of a scale-up domain,
-    at which the need of a pipeline would change. Empty where that need is unknown today."""
+    at which the need of a pipeline would change. Empty where it is unknown whether the request
+    itself needs one."""
     deadline = inputs.deadline
     # A time limit that the request gives holds for thresholds too; else they have one of their own.
     if "time_limit_s" not in inputs.request.model_fields_set:

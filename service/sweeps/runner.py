@@ -59,6 +59,7 @@ class SweepRunner:
         self._pause_s = 0.0
         """The length of the last pause; 0 once a worker has answered an item again."""
         self._resumes_at = 0.0
+        """Nothing is leased before time.monotonic() reaches it."""
         self.waits_for: str | None = None
         """Why no items are leased, or None where they are."""
         self._woken = threading.Event()

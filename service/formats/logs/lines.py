@@ -242,8 +242,8 @@ def positive_number(match: re.Match[str] | None) -> float | None:
 
 
 def is_printed_in_full(text: str, after: str) -> bool:
-    """Returns True where a printed number, `text`, has all digits in front of its decimal point,
-    which the end of a log may cut off: it has decimals, is no digits (nan), or text follows it."""
+    """Returns True where the end of a log cannot have cut off digits in front of the decimal
+    point of a printed number, `text`: it has decimals, text follows it, or it is nan or inf."""
     return "." in text.rstrip(".") or bool(after) or not text[-1].isdigit()
 
 

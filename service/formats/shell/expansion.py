@@ -135,8 +135,8 @@ class Expansion:
     # -- pieces
 
     def _elements(self, node: Node) -> list[str] | None:
-        """Returns the words of ${ARRAY[@]}, "${ARRAY[@]}", $@ or "$*"; None for anything else,
-        and for an unset array."""
+        """Returns the words of ${ARRAY[@]}, "${ARRAY[@]}", $@ or "$*"; None for an unset array
+        and for anything else, which is expanded as a text."""
         is_quoted = node.type == "string"
         inner = [child for child in node.children if child.type != '"'] if is_quoted else [node]
         if len(inner) != 1 or inner[0].type not in ("simple_expansion", "expansion"):
@@ -222,7 +222,8 @@ class Expansion:
 
     def _substituted(self, node: Node, text: str) -> str:
         """Returns what a variable, an arithmetic expression or a command in $( ) is replaced by:
-        "16" for $((8 * 2)). Where that is not known it stays as written."""
+        "16" for $((8 * 2)). Where that is not known it stays as written. `text` is the node
+        without the spaces in front that the grammar may count to it."""
         # Behind the := of ${…} the grammar takes a sum for a command in brackets.
         is_sum = text.startswith("$((") and text.endswith("))")
         if node.type == "arithmetic_expansion" or is_sum:
@@ -394,13 +395,13 @@ def _unescaped(text: str, escapes: str | None = None) -> str:
     if "\\" not in text:
         return text
 
-    def put(match: re.Match[str]) -> str:
+    def without_backslash(match: re.Match[str]) -> str:
         char = match[1]
         if char == "\n":
             return ""
         return char if escapes is None or char in escapes else match[0]
 
-    return re.sub(r"\\(.)", put, text, flags=re.DOTALL)
+    return re.sub(r"\\(.)", without_backslash, text, flags=re.DOTALL)
 
 
 def _split(text: str) -> list[str]:

@@ -329,7 +329,8 @@ class Interpreter:
     ) -> Truth:
         """Interprets the statements of another text or of a function, one level deeper, and
         restores this text's state afterwards. `before` are the words in front of what starts it.
-        `arguments` are its $1, $2, …; with None it sees the arguments of this text. Raises
+        `arguments` are its $1, $2, …; with None it sees the arguments of this text. With
+        `is_own_shell` it is another process: its variables and its `exit` end with it. Raises
         Invalid beyond a depth that only recursion reaches."""
         if self.depth >= _MOST_DEPTH:
             rule = f"starts scripts or functions in one another, {_MOST_DEPTH} deep: write it out"

@@ -141,6 +141,7 @@ def wrapped_shell_text(words: Sequence[str]) -> Wrapped | None:
                 return Wrapped(tuple(words[:index]), words[index + 1])
             if word.startswith(f"{option}="):
                 return Wrapped(tuple(words[:index]), word.partition("=")[2])
+    # ssh HOST "cd /work && python train.py"
     if base_name(words[0]) in _REMOTE and len(words) > 2 and " " in words[-1]:
         return Wrapped(tuple(words[:-1]), words[-1])
     return None

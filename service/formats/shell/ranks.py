@@ -110,6 +110,7 @@ def ranks_of(header: Header, before: Sequence[str], environment: Mapping[str, st
     ]
     if len(components) == 1:
         return components[0]
+    # Where components differ in their ranks on a node, no number holds for the job.
     per_node = {ranks.per_node for ranks in components}
     return Ranks(
         nnodes=_sum_if_known([ranks.nnodes for ranks in components]),
@@ -212,7 +213,7 @@ def _require_gpus_for(
 
 def scheduler_variables(header: Header) -> dict[str, str]:
     """Returns the environment variables that Slurm or PBS sets for a job with these options:
-    {"SLURM_NNODES": "4"} for #SBATCH --nodes=4."""
+    {"SLURM_NNODES": "4"} for #SBATCH --nodes=4. Scripts hand them to their launchers."""
     job = _header_as_launcher(header)
     nodes = _innermost([job], _NODES)
     tasks = _innermost([job], ("ntasks_per_node",))
@@ -310,7 +311,8 @@ def _number_of_nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Fig
     if figures or says_nodes:  # a number that is still a variable is not known
         return _agreed(figures, "nodes")
     if any(
-        launcher.asks_scheduler and {"gpus", "G"} & launcher.options.keys() for launcher in launchers
+        launcher.asks_scheduler and {"gpus", "G"} & launcher.options.keys()
+        for launcher in launchers
     ):
         return None  # Slurm spreads that many GPUs over nodes as it likes
     # Both torchrun and sbatch default to one node, unless hosts or tasks are listed.
