@@ -80,7 +80,8 @@ def check_brief(document: dict[str, Any]) -> dict[str, Any]:
     """Returns the brief of a check: the verdict, the first change, and the gravest problems.
     `document` is the answer."""
     prediction = document["prediction"] or {}
-    fits, change = document["fits"] or {}, document["first_change"]
+    fits = document["fits"] or {}
+    change = document["first_change"]
     layout = document["layout"]
     figures = {name: prediction.get(name) for name in _FIGURES if name.startswith("step_time")}
     return CheckBrief(

@@ -273,7 +273,7 @@ def _search_layouts(inputs: Inputs, target: Target, failed: list[OutOfMemoryRun]
                 top=inputs.request.top,
                 should_continue=inputs.deadline,
                 oom_gib=least_failed_gib(failed),
-                # No group of nodes that there was no time for has a faster step than this.
+                # Groups of nodes that there was no time to try have steps of at least this length.
                 untried_bound_s=math.inf if allocation is None else allocation.untried_bound_s,
                 known=_known_layouts(target),
             )

@@ -88,8 +88,8 @@ class SweepRunner:
                 rows.sweeps.release(self._lease, [*self._running.values()], is_attempt=False)
 
     def _run(self) -> None:
-        """Computes items until the runner is stopped. Errors are logged, and the next turn comes
-        after a pause."""
+        """Waits until the cost model is compiled, then computes items until the runner is
+        stopped. Errors are logged, and the next turn comes after a pause."""
         while not (self._stopping.is_set() or self._is_ready()):
             self._stopping.wait(_WAIT_S)
         while not self._stopping.is_set():

@@ -52,9 +52,9 @@ class Step:
 
     @classmethod
     def printed(cls, line: Line, head: str, *, seconds: float, **fields: Any) -> Step:
-        """Returns the step that a line prints with its time in seconds. It has the rank of the
-        line, the timestamp in `head`, the part of the line in front of the time, and `fields`,
-        its number among them."""
+        """Returns the step that a line prints with its time in seconds. `head` is the part of the
+        line in front of the time, in which a timestamp may stand. `fields` are other fields of the
+        step, its number among them."""
         return cls(
             value=seconds,
             time=seconds,

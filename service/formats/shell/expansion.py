@@ -96,16 +96,17 @@ class Expansion:
         if elements is not None:
             return elements
         words = [""]  # the last one grows until a space ends it
-        is_quoted = node.type in ("string", "raw_string", "ansi_c_string")
+        # An empty variable outside quotes is no word, but "" is an empty one.
+        keeps_empty = node.type in ("string", "raw_string", "ansi_c_string")
         for piece in self._pieces(node):
             if not piece.splits:
                 words[-1] += piece.text
-                is_quoted = True
+                keeps_empty = True
                 continue
             parts = _split(piece.text)
             words[-1] += parts[0]
             words += parts[1:]
-        return [word for word in words if word or is_quoted]
+        return [word for word in words if word or keeps_empty]
 
     def text(self, node: Node) -> str:
         """Returns a word of the text with variables replaced, without splitting it at spaces."""

@@ -25,8 +25,9 @@ class Hosts:
 
 
 def hosts_of(before: Sequence[str], files: LaunchFiles) -> Hosts | None:
-    """Returns the hosts that DeepSpeed's launcher uses, by the words in front of the program.
-    None where another launcher starts it, or its hostfile was not sent or cannot be read."""
+    """Returns the hosts that DeepSpeed's launcher uses, whatever the scheduler was asked for.
+    `before` are the words in front of the program. None where another launcher starts it, or its
+    hostfile was not sent or cannot be read."""
     names = [base_name(word) for word in before]
     if "deepspeed" not in names:
         return None

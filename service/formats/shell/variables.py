@@ -120,7 +120,7 @@ def _merged(
     assignments in the branches become doubts: the value is then `before` if a branch may leave
     that, empty if branches only add flags, and otherwise unknown. With `is_inside` the branches
     are part of another undecided branch, in which their assignments stay pending."""
-    # Where no branch may have run, the old value is possible too.
+    # Unless one surely ran, all branches may have been passed over: the old value is possible too.
     possible = after if one_ran else [before, *after]
     values = [value for value in possible if value is not None]
     changed = [value for value in values if value is not before]
