@@ -337,7 +337,7 @@ class Interpreter:
             raise invalid_launch(None, rule)
         outside = self.variables
         saved = (self.tree, self.before, self.variables, self.functions)
-        saved_arguments = {name: outside.values[name] for name in _positional(outside)}
+        saved_arguments = {name: outside.values[name] for name in _argument_names(outside)}
         if is_own_shell:
             self.variables, self.functions = outside.copied(), dict(self.functions)
         if arguments is not None:
@@ -355,13 +355,13 @@ class Interpreter:
             self.depth -= 1
             self.tree, self.before, self.variables, self.functions = saved
             if arguments is not None:
-                for name in _positional(outside):
+                for name in _argument_names(outside):
                     del outside.values[name]
                 outside.values |= saved_arguments
         return truth
 
 
-def _positional(variables: Variables) -> list[str]:
+def _argument_names(variables: Variables) -> list[str]:
     """Returns the names of the arguments that are set: $1 and so on, $@, $* and $#."""
     return [name for name in variables.values if name.isdecimal() or name in ("@", "*", "#")]
 

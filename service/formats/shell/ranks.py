@@ -195,7 +195,7 @@ def _gpus_on_node(
     figures: list[_Figure] = []
     for launcher in launchers:
         figures += _gpus_of_node_by_option(launcher, nodes, tasks, ranks)
-    return _agreed(figures, "GPUs on a node")
+    return _agreed_count(figures, "GPUs on a node")
 
 
 def _require_gpus_for(
@@ -276,9 +276,9 @@ def _innermost(launchers: Sequence[_Launcher], names: Iterable[str]) -> _Figure 
     return next((figure for figure in reversed(figures) if figure), None)
 
 
-def _agreed(figures: Sequence[_Figure], what: str) -> _Figure | None:
+def _agreed_count(figures: Sequence[_Figure], what: str) -> _Figure | None:
     """Returns the count on which all options agree; None where there are none. Raises Invalid
-    where two differ; `what` is what they count."""
+    where two differ. `what` names what they count, for the error: "nodes"."""
     for figure in figures:
         if figure.count != figures[0].count:
             rule = (
@@ -309,7 +309,7 @@ def _number_of_nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Fig
         figures += launcher.figures(names)
         says_nodes |= any(name in launcher.options for name in names)
     if figures or says_nodes:  # a number that is still a variable is not known
-        return _agreed(figures, "nodes")
+        return _agreed_count(figures, "nodes")
     if any(
         launcher.asks_scheduler and {"gpus", "G"} & launcher.options.keys()
         for launcher in launchers
