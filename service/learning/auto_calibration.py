@@ -66,6 +66,7 @@ class AutoCalibration:
         self._admission = admission
         self._look_s = look_s
         self._done_keys: set[str] = set()
+        """Keys of calibrations that this process has made, which saves asking the database."""
 
     async def run(self) -> None:
         """Starts every `look_s` seconds the calibrations that are due, until cancelled. A failure
@@ -170,7 +171,7 @@ def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
     runs = rows.reports.last_informative_ids(ReportFilter(tenant=tenant), MOST_OWN)
     benchmarks = rows.benchmarks.last_ids(tenant, MOST_OWN)
     last = rows.profiles.find_latest(id_)
-    # `recent` has the ids of the reports and benchmarks that the last version has learnt.
+    # `recent` has the ids of all reports and benchmarks that the last version has learnt.
     learnt = set[str](last.learnt["recent"]) if last is not None and last.learnt else set[str]()
     new = len({*runs, *benchmarks} - learnt)
     is_outdated = last is not None and (
@@ -182,6 +183,7 @@ def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
     # many reports would have a new version for every few of them.
     if not runs or not (is_outdated or new >= max(after, len(learnt) // 2)):
         return None
+    # The key names what would be learnt: once tried, it is not due again before that changes.
     number = 0 if last is None else last.version
     seen = digest(str(shared.active_version), *runs, *benchmarks)
     return _DueCalibration(id_, f"calibration of {id_} after version {number} on {seen}", tenant)

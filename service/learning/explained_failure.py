@@ -37,6 +37,7 @@ def failure_explained(examination: Examination) -> FailureExplained:
         summary=_failure_sentence(kind, examination.check, error_line),
         error_line=error_line,
         broken_rules=[_broken_rule(run, broken) for broken in examination.check.broken_rules],
+        # Without a prediction, getattr finds None.
         **{name: getattr(prediction, name, None) for name in _MEMORY_FIGURES},
         stage=prediction and prediction.memory_stage,
         memory=_memory_shares(prediction),
@@ -44,8 +45,8 @@ def failure_explained(examination: Examination) -> FailureExplained:
 
 
 def _failure_kind(examination: Examination) -> FailureKind:
-    """Returns the kind of cause of a death: a broken rule, memory (expected, unlikely, or likely
-    though the log does not say so), or a cause that is not the layout."""
+    """Returns why a run died, as a kind of cause: a broken rule, memory (predicted not to fit,
+    predicted to fit, or likely though the log does not say so), or nothing of the layout."""
     prediction = examination.prediction
     if prediction is None:
         return "broken_rule"
@@ -108,9 +109,10 @@ def _broken_rule(run: ExplainedRun, broken: BrokenRule) -> BrokenRuleAnswer:
     answer shows it."""
     if broken.is_of_batch:  # no field of the layout is to blame, but the global batch
         return BrokenRuleAnswer.of_batch(broken, run.question, run.problem.stack)
+    layout_field = run.layout_field
     return BrokenRuleAnswer(
         name=broken.rule.name,
-        field=run.place if broken.knob is None else f"{run.place}.{broken.knob}",
+        field=layout_field if broken.knob is None else f"{layout_field}.{broken.knob}",
         setting=None,
         value=None if broken.knob is None else getattr(run.completed_layout, broken.knob),
         rule=broken.message,

@@ -152,7 +152,8 @@ def _suspected_switches(
 
 
 def _stated_switches(run: ExplainedRun) -> set[str]:
-    """Returns the fields of the stack that the request, its launch or its log states."""
+    """Returns the fields of the stack that the request, its launch or its log states. Other fields
+    are only assumed, and so may be why a run is slow."""
     stated_fields = {*run.resolved.used.stack.changes}
     if run.logged is not None and run.logged.arguments:
         stated_fields |= megatron_arguments.stack_fields(run.logged.arguments).keys()

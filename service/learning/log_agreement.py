@@ -226,8 +226,8 @@ class _KnownFacts:
         return low * (1 - _SAME_SHARDS) <= value <= high * (1 + _SAME_SHARDS)
 
     def _are_trained(self, value: float) -> bool:
-        """Returns whether this count of trainable parameters may be of this run. The Trainer of
-        Transformers counts one rank's shard where FSDP1 has sharded the model, and leaves out
+        """Returns whether a count of trainable parameters in a log may be of this run. The Trainer
+        of Transformers counts one rank's shard where FSDP1 has sharded the model, and leaves out
         frozen parts."""
         problem = self.resolved.problem
         total = min(self._parameter_totals())
@@ -235,7 +235,7 @@ class _KnownFacts:
             return value <= total
         if problem.workload.lora is not None:  # adapters are far smaller than the model
             return value < total / 2
-        # The shard of one rank.
+        # A shard of FSDP1 is an equal share of all parameters.
         ranks = problem.cluster.num_devices
         if abs(value * ranks / total - 1) <= _SAME_SHARDS:
             return True
@@ -301,10 +301,11 @@ def _require_agreement(
 def _compared_values(
     problem: Problem, subject: AnsweredLayout, arguments: Mapping[str, str]
 ) -> Iterator[tuple[str, str, object, object]]:
-    """Yields (part, name, value in the log, value in the answer) for each value that both have,
-    such as ("layout", "tp", 8, 4)."""
+    """Yields (part, name, value in the log, value in the request or its answer) for each value that
+    both have, such as ("layout", "tp", 8, 4)."""
     logged = megatron_arguments.stated_values(arguments)
     model = model_values(problem.architecture)
+    # `model_values` has the fields of `moe` beside those of the model.
     logged_model = {**logged["model"], **logged["model"].get("moe", {})}
     yield from (
         ("model", name, logged_model[name], value)
@@ -366,8 +367,9 @@ def _require_batch(subject: AnsweredLayout, global_batch: int | None) -> None:
 
 
 def _require_tokens(problem: Problem, device_tokens: float | None) -> None:
-    """Raises Invalid if the log's step time and rate make another number of tokens a device than
-    the request. The error names the number of devices that would fit, if there is a whole one."""
+    """Raises Invalid if the log's step time times its rate is another number of tokens a step and
+    device than the request has. The error names the number of devices that would fit, if that is a
+    whole one."""
     devices, tokens = problem.cluster.num_devices, problem.workload.tokens
     expected = tokens / devices
     if device_tokens is None or abs(device_tokens / expected - 1) <= _MAX_ROUNDING:

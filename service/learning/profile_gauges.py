@@ -49,8 +49,9 @@ class ProfileGauges:
         self._last: list[Metric] = []
 
     async def families(self, database: str) -> list[Metric]:
-        """Returns the gauges. `database` is the state of the database: if it does not answer, only
-        that is returned. Gauges that are not read in time have the values of the last scrape."""
+        """Returns the gauges. `database` is the state of the database, such as "ok": if it does not
+        answer, the only gauge says so. Gauges that are not read in time have the values of the last
+        scrape."""
         up = DATABASE_UP.family({(): int(database == "ok")})
         if database == SILENT:
             return [up]

@@ -62,7 +62,7 @@ def end_own_version(rows: Rows, withdrawn: ReportRow | BenchmarkRow) -> None:
     if profile is None or profile.active_version is None:
         return
     before = profile.active_version
-    learnt = rows.profiles.version(id_, before).learnt
+    learnt = rows.profiles.version(id_, before).learnt  # `recent` has all ids that it learnt
     if learnt is not None and withdrawn.id in learnt["recent"]:
         rows.profiles.activate(id_, None, profile.revision)
         rows.audit.add("profile.deactivated", id_, before=before, of_tenant=withdrawn.tenant)

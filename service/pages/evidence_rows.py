@@ -45,7 +45,7 @@ class EvidenceRow:
 
     @classmethod
     def of(cls, run: Mapping[str, Any]) -> EvidenceRow:
-        """Returns the row of a run, `run` in the API's document."""
+        """Returns the row of a run. `run` is its document in the API."""
         return cls(run, source_link(run["source"]), LayoutFields.summary(run["layout"]))
 
     @property

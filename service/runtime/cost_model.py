@@ -127,6 +127,7 @@ class CostModel:
         """Waits until the compilation has ended, at most `within_s` seconds. Returns whether it
         has."""
         ends = time.monotonic() + within_s
+        # The event is set by a thread, so the event loop can only look now and then.
         while not self._ended.is_set() and time.monotonic() < ends:
             await asyncio.sleep(_POLL_S)
         return self._ended.is_set()

@@ -80,7 +80,7 @@ class EventStream:
 
     def take(self, batch: EventBatch, mark: Hashable) -> None:
         """Holds a batch until the client takes it. `mark` is the topic's mark from before the batch
-        was read: what is committed meanwhile shows as another mark."""
+        was read: an event that was committed meanwhile has changed the mark, and is read next."""
         self.place = batch.place
         self.mark = mark if batch.is_all else None
         self._batch = batch if batch.text else None
@@ -207,8 +207,8 @@ class EventStreams:
                 stream.end()
 
     async def _in_thread(self, read: Callable[..., T], *arguments: object) -> T:
-        """Returns the result of `read`, called in the thread of streams. Pauses afterwards in
-        proportion to the time that it took, to spare a slow database."""
+        """Returns the result of `read`, called in the thread that reads for all streams. Pauses
+        afterwards in proportion to the time that it took, to spare a slow database."""
         began = time.monotonic()
         result = await asyncio.get_running_loop().run_in_executor(self._thread, read, *arguments)
         await asyncio.sleep(min(_REST * (time.monotonic() - began), _LOOK_S))
