@@ -1,9 +1,10 @@
-"""Calibrations that nobody asks for: the policy of a profile may say after how many reports one
-starts by itself, and after how many of a tenant's one of the tenant's own version.
+"""Calibrations that nobody asks for. The policy of a profile may say after how many new reports a
+calibration starts by itself, and after how many of one tenant a version of the tenant's own starts.
 
 A version is *shared* by all tenants, or a tenant's *own*. *Informative* reports tell of time or
-memory. Of several processes on one database, only one at a time looks what is due for a profile and
-does it: it holds a lease. What was done is kept under an Idempotency-Key that no request can have.
+memory. Of several processes on one database, only the one that holds a lease does what is due for a
+profile. What was done is kept under an Idempotency-Key that no request can have, so that it is done
+once.
 """
 
 from __future__ import annotations
@@ -116,17 +117,20 @@ class AutoCalibration:
         self._done_keys.add(due.key)
 
     def _prepare(self, due: _DueCalibration) -> SaveRows:
-        """Returns the function that stores the new version. Where nothing can be learnt, the
-        function stores only the reason, which keeps other processes from trying the same."""
+        """Returns the function that stores the new version. Where nothing can be learnt, it stores
+        only the reason as the answer to the key, which keeps other processes from trying the
+        same."""
         calibrations = self._calibrations
         if due.tenant is not None:
             calibrations = calibrations.of(self._store.of(due.tenant, sees_all=False))
         try:
             return calibrations.calibrate(due.profile_id, CalibrationRequest())
         except (NothingToLearn, DomainError) as error:
-            nothing = CreatedResource(f"/v1/profiles/{due.profile_id}", {"reason": str(error)})
+            nothing_learnt = CreatedResource(
+                f"/v1/profiles/{due.profile_id}", {"reason": str(error)}
+            )
             log.info("unattended calibration of %s finds nothing: %s", due.profile_id, error)
-            return lambda rows: nothing
+            return lambda rows: nothing_learnt
 
 
 @contextmanager

@@ -189,7 +189,7 @@ def _question_of_cluster(
     if table is not None:
         precision = _any_precision(chip.value)
     says_no_size = cluster.num_chips is None and cluster.torus_shape is None
-    if table is None or (says_no_size and ranks):  # output may not tell its ranks
+    if table is None or (says_no_size and ranks):  # output may not tell its ranks: None
         num_chips = size.num_chips if table is not None and size.num_chips else ranks
         cluster = cluster.model_copy(
             update={"num_chips": num_chips, "torus_shape": None, "chips_per_domain": None}

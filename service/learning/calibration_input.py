@@ -143,7 +143,7 @@ class CalibrationInput:
         if not self.windowed:  # what lies outside of a window is still to be learnt
             through = max(earliest_id(self.cutoff - _MAX_CLOCK_SKEW), through or "")
             waiting = {} if self.corroboration is None else self.corroboration.waiting
-            # Earlier ids are known to be learnt, because they will not be read again.
+            # Ids before `through` and `waiting` are never read again, so none needs to be kept.
             recent = [id_ for id_ in recent if id_ >= min([through, *waiting.values()])]
         return {
             "reports": before["reports"] + len(self.runs),

@@ -82,7 +82,7 @@ class Calibrations(UseCase):
             return self._calibrate_own(id_, request)
         store_of_all = self._store.of(None, sees_all=True)
         with store_of_all.reading() as rows:
-            rows.profiles.get(id_)
+            rows.profiles.get(id_)  # raises NotFound
             size = rows.reports.count(ReportFilter(profile_id=id_))
         # The pool decides by the number of reports whether a process is worth its start.
         new_version = self._pool.run(store_of_all, size, learn, id_, request)
@@ -177,8 +177,9 @@ def _save_own(rows: Rows, tenant: str, new_version: _NewVersion) -> CreatedResou
 
 def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVersion:
     """Fits a tenant's own version and decides whether it is to be activated, without storing it. No
-    other tenant has to agree. A version from runs that became slower is not activated unless the
-    request asks for it. Raises NothingToLearn."""
+    other tenant has to agree. If runs have become slower, the version is not activated unless the
+    request asks for it, and the active one stays. Raises NothingToLearn where there is no input, or
+    the last version has learnt the same."""
     with store.reading() as rows:
         inputs = read_own_input(rows, tenant, request)
         is_known = has_learnt_the_same(rows, inputs)
@@ -223,7 +224,7 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion:
         inputs = inputs.corroborated()
     fitted = _fit_profile(inputs)
     published = latest = None
-    if may_activate:
+    if may_activate:  # these comparisons may forbid it
         active = Profile.from_json(inputs.active.content)
         published = compare_on_published_runs(store, active, fitted.profile)
         latest = compare_on_latest_runs(store, id_, active, fitted.profile)

@@ -131,7 +131,7 @@ def _change_answer(runs: Sequence[MeasuredReport], change: Change, end: int) -> 
     return ChangeAnswer(
         since=runs[change.index].measured_at,
         last_before=runs[change.index - 1].measured_at,
-        slower=float(np.expm1(change.shift)),
+        slower=float(np.expm1(change.shift)),  # a share of the step, from a shift of logarithms
         p_value=change.p_value,
         report_ids=[run.id for run in runs[change.index : end]],
     )

@@ -1,5 +1,5 @@
-"""The end of a run that died: out of memory, by a rule that its layout breaks, or for a reason that
-is not of its layout."""
+"""The end of a run that died: it ran out of memory, its layout breaks a rule, or the reason has
+nothing to do with its layout."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Runs to be explained: what ran, what it measured and what its log says, from any form in which a
-run is told of.
+"""Runs to be explained: what ran, what it measured and what its log says. A request may describe a
+run in several forms, and all of them become an ExplainedRun here.
 
 The *subject* of a request is what ran: a question with its layout, given by fields, by an earlier
 answer, by a launch, or by the arguments in a log. *Members* are fields of a request.
@@ -108,7 +108,7 @@ def read_run(store: Store, request: Request, contents: LogContents | None) -> Ex
     logged = None if contents is None else _logged_run(store, request, members, contents)
     if logged is not None:
         report = logged.report
-    else:  # without a log, the request has the figures
+    else:  # without a log, the request itself has what was measured
         figures = _fields_given(request, _FIGURES)
         outcome = request.outcome or "ok"
         report = ReportSubmission.model_validate({**members, **figures, "outcome": outcome})

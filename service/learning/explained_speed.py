@@ -135,7 +135,8 @@ def _suspected_switches(
     for change in sorted(examination.check.single_changes, key=distance):
         if change.switch is None or change.knob in stated_fields:
             continue
-        # Whoever states no switch runs with the default, which may not be what was assumed.
+        # Whoever does not state a switch runs with the framework's default of it, and the
+        # prediction may have assumed another value.
         if change.after != change.switch.default_at().value:
             continue
         # The default closes at least _LEAST_EXPLAINED of the gap.

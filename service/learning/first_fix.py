@@ -65,8 +65,8 @@ def first_fix(
     log: LogExplained | None,
 ) -> str:
     """Returns a sentence on the first thing to do about a run. First comes what makes the rest
-    meaningless: settings that were not understood, a death, and a layout that the framework should
-    refuse; then the speed."""
+    meaningless: settings that were not understood, then why the run died, then a layout that the
+    framework should have refused. Only else is it about speed."""
     if examination.run.reservations:
         return _fix_for_reservations(examination.run.reservations)
     if failure is not None:

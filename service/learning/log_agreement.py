@@ -1,6 +1,7 @@
-"""Holds a training log against what a request says of the run, or the answer that it is linked to:
-the arguments that it dumps, the facts that it states, the devices that it names, and what its steps
-print beside the time. A log that contradicts is refused, with both values.
+"""Compares a training log with what a request says of the run, or with the answer that it is linked
+to: the arguments that it dumps, the facts that it states, the devices that it names, and what its
+steps print beside the time. A log that contradicts is refused, with both values: calibrations would
+learn its speed for another run.
 
 A run is *linked* where the request names an earlier answer, which says what ran. A *fact* is a
 figure that a log states outside of its steps; a *statement* is a line that states one. A *problem*
@@ -159,6 +160,7 @@ class _KnownFacts:
         if fact in ("parameters", "sharded_parameters", "trainable_parameters"):
             architecture = self.resolved.problem.architecture
             return f"{architecture.name} with {architecture.parameters.total:,} parameters"
+        # The smallest is the figure of the request; others also count devices of a chip or MTP.
         value = min(self._allowed_values(fact))
         if fact == "data_parallel":
             return f"{value:,} data-parallel ranks"
@@ -323,8 +325,8 @@ def _compared_values(
         # On a single data-parallel rank there is nothing to shard, and the stage means nothing.
         if ranks > 1:
             yield "layout", "zero_stage", degrees["zero_stage"], layout.zero_stage
-        chips = ranks * degrees["tp"] * degrees["pp"] * degrees["cp"]
-        yield "cluster", "chips", chips, problem.cluster.num_devices
+        devices = ranks * degrees["tp"] * degrees["pp"] * degrees["cp"]
+        yield "cluster", "chips", devices, problem.cluster.num_devices
 
 
 def _require_chip(problem: Problem, devices: Sequence[PrintedDevice], *, linked: bool) -> None:
@@ -367,9 +369,9 @@ def _require_batch(subject: AnsweredLayout, global_batch: int | None) -> None:
 
 
 def _require_tokens(problem: Problem, device_tokens: float | None) -> None:
-    """Raises Invalid if the log's step time times its rate is another number of tokens a step and
-    device than the request has. The error names the number of devices that would fit, if that is a
-    whole one."""
+    """Raises Invalid if the log's steps have another number of tokens a device than the request.
+    `device_tokens` is their time multiplied by their rate. The error names the number of devices
+    that would fit, if that is a whole one."""
     devices, tokens = problem.cluster.num_devices, problem.workload.tokens
     expected = tokens / devices
     if device_tokens is None or abs(device_tokens / expected - 1) <= _MAX_ROUNDING:

@@ -85,7 +85,7 @@ class ProfileGauges:
         active = {id_: version for id_, version in versions.items() if version is not None}
         yield ACTIVE_VERSION.family({(id_,): version for id_, version in active.items()})
         yield OWN_VERSIONS.family({(): own})
-        if self._cost_model.state == "ok":  # drift predicts
+        if self._cost_model.state == "ok":  # drift needs predictions
             changes = {id_: self._last_changes(id_) for id_ in active}
             largest = {
                 id_: max(series_changes, key=abs, default=0.0)

@@ -151,8 +151,8 @@ def _judge_by_learnt_runs(
     policy: Policy, calibration: Calibration, *, requested: bool
 ) -> Promotion:
     """Decides on a tenant's own version by its error on the runs that it has learnt, because they
-    were too few to hold any out. So few move it no further than fleets are known
-    to differ."""
+    were too few to hold any out. That is safe: so few runs move a version no further than fleets
+    are known to differ."""
     candidates = {
         "step times": (calibration.error_before, calibration.error_after),
         "peaks of memory": (calibration.memory_error_before, calibration.memory_error_after),
@@ -195,8 +195,8 @@ def _any_falls(errors: _Errors) -> bool:
 
 
 def _growth_for_a_source(latest: ProfileComparison | None, margin: float) -> str | None:
-    """Returns words on the first source whose error grows by more than the margin, without its
-    name; None where no error grows."""
+    """Returns words on the first source whose error grows by more than the margin; None where no
+    error grows. The source is not named, because other tenants read the words."""
     if latest is None:
         return None
     for runs, before, after in latest.by_kind.values():

@@ -1,6 +1,6 @@
-"""Replays: what earlier questions would be answered under another version of the profile, before
-that version is activated. The layouts are those of the earlier answers; none is searched anew. A
-*profile* has the coefficients of the cost model."""
+"""Replays show what earlier questions would be answered under another version of the profile, so
+that a person can look before activating it. The layouts are those of the earlier answers; none is
+searched anew. A *profile* has the coefficients of the cost model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Reports as events: each as it comes, in the order of their ids."""
+"""Reports as events, of which streams tell their clients: each as it comes, in the order of
+ids."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ def parse_batch(text: str) -> Any:
 
 
 def _reports_start(text: str) -> int | None:
-    """Returns the position after the bracket that opens the list of reports; None where there is no
-    such list, for which the whole text is then parsed."""
+    """Returns the position after the bracket that opens the list of reports; None where the text
+    has no such list."""
     depth = 0
     for token in TOKENS.finditer(text):
         if token[0] in "{[":

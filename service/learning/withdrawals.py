@@ -1,5 +1,5 @@
-"""Reports and benchmarks are withdrawn alike, and so is what was learnt from them: a tenant's *own*
-version of the profile, if it has learnt from what is withdrawn, no longer predicts."""
+"""Reports and benchmarks are withdrawn in the same way. A tenant's *own* version of the profile
+that has learnt from what is withdrawn is deactivated, so that it no longer predicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Published runs as rows of a table, out of the API's document."""
+"""Published runs as rows of a table, out of the API's document. *Scale-up* links are the fast ones
+within a domain, such as NVLink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Real chips on the map of a frontier: where their scale-up links lie, and what was run there."""
+"""Pins mark real chips on the map of a frontier, at the size and bandwidth of their scale-up
+domain, with the published runs on them."""
 
 from __future__ import annotations
 

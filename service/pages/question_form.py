@@ -1,4 +1,5 @@
-"""The form for a question: its fields as they stand in the URL, and the body that they make."""
+"""The form for a question: its fields as they stand in the URL, and the body of a request to the
+API that they make."""
 
 from __future__ import annotations
 

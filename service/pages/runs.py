@@ -74,8 +74,8 @@ def _api_query(sent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context(services: Services, sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of the template before any run is selected. `sent` holds the query of the
-    URL."""
+    """Returns the fields of the template before any run is selected: the form with the query `sent`
+    in the URL, and empty values for what a selection fills in."""
     return {
         "form": {
             name: ", ".join(sent.get(name, [])) if name in _LIST_FIELDS else sent.get(name, "")
@@ -128,7 +128,7 @@ async def _drift_context(
         )
     except SHOWN_ERRORS as error:
         return {"drift_trouble": await trouble_of(request, error)}
-    # A series has the runs of one kind in the order of time.
+    # Each series of drift is about the runs of one kind.
     changes = [
         {**change, "sentence": series["sentence"]}
         for series in drift["series"]

@@ -79,9 +79,9 @@ def is_torus(links: Sequence[Mapping[str, Any]]) -> bool:
 def torus_of(
     layout: Mapping[str, Any], axes: Axes, links: Sequence[Mapping[str, Any]], num_devices: int
 ) -> Torus | None:
-    """Returns the picture of the first slice of a cluster; the other slices look the same. `axes`
-    are those of the mesh, and `links` come innermost first. None where the links form no torus of
-    up to three dims, or the layout fills only a part of a slice."""
+    """Returns the picture of the first slice of a cluster, which stands for the others. `axes` are
+    those of the mesh, and `links` come innermost first. None where the links form no torus of up to
+    three dims, or the layout fills only a part of a slice."""
     rings = [(index, link) for index, link in enumerate(links) if link["kind"] in (_RING, _LINE)]
     if not rings or len(rings) > len(_ALONG):
         return None
@@ -189,8 +189,8 @@ def _links(
 
 
 def _outermost_difference(axes: Axes, rank: int, neighbour: int) -> str:
-    """Returns the outermost mesh axis on which the coordinates of two ranks differ; empty where
-    none does."""
+    """Returns the outermost mesh axis on which the coordinates of two ranks differ, whose groups
+    thus use the link between them; empty where none differs."""
     differing = [
         name
         for name, stride, degree in axes

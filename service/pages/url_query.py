@@ -1,4 +1,5 @@
-"""Queries of the API as forms and URLs of pages send them."""
+"""Reads the query of a page's URL as a query of the API, which takes no empty fields as forms send
+them."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ class AdmissionControl:
                     async with turn.watching_client():
                         yield turn
             finally:
-                if time.monotonic() - began > _LONG_S:
+                if time.monotonic() - began > _LONG_S:  # a long search has freed much memory
                     asyncio.get_running_loop().run_in_executor(None, malloc_trim.trim)
         finally:
             self._leave(turn)

@@ -123,7 +123,7 @@ class _Reporter(event.Listener):
         """Sends the name of a function that was compiled, and its weight. A compilation that failed
         is left out."""
         dispatcher, types = event.data["dispatcher"], tuple(event.data["args"])
-        # The dispatcher is the function in Python. It has a compiled overload for these types.
+        # numba's dispatcher wraps the Python function, and has its machine code by argument types.
         result = dispatcher.overloads.get(types)
         if result is None:
             return

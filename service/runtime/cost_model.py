@@ -44,7 +44,7 @@ def compile_cost_model(warm_up: Callable[[], object], show: Show = _ignore) -> N
     with _locked(folder):
         if folder is not None and not _is_kept(warm_up):
             compile_in_processes(warm_up, show)
-        warm_up()
+        warm_up()  # loads what is kept, and compiles here what is not
     outcome = {
         "seconds": round(time.monotonic() - began, 1),
         "folders": [str(kept_in) for kept_in in machine_code_folders().existing()],

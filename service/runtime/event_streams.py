@@ -82,7 +82,7 @@ class EventStream:
         """Holds a batch until the client takes it. `mark` is the topic's mark from before the batch
         was read: an event that was committed meanwhile has changed the mark, and is read next."""
         self.place = batch.place
-        self.mark = mark if batch.is_all else None
+        self.mark = mark if batch.is_all else None  # None: more is stored than the batch has
         self._batch = batch if batch.text else None
         self._has_ended = self._has_ended or batch.is_last
         self._changed.set()
@@ -175,7 +175,7 @@ class EventStreams:
 
     async def _read_while_open(self) -> None:
         """Reads events for the open streams, when a stream asks for them and otherwise every
-        _LOOK_S seconds."""
+        _LOOK_S seconds. Ends with the last stream: `open` starts it again."""
         while self._open:
             self._is_wanted.clear()
             for feed in {stream.feed for stream in self._open}:

@@ -126,7 +126,7 @@ class IdempotentCreation:
         with self._store.reading() as rows:
             row = rows.idempotency_keys.find(key.key)
             now = rows.now()
-            if row is None or row.claimed_at < now - self._ttl:
+            if row is None or row.claimed_at < now - self._ttl:  # expired, and not purged yet
                 return None
             return self._stored_answer(rows, row, key, now)
 

@@ -81,7 +81,7 @@ class Leases:
         threading.Thread(target=self._renew_all, name="renew leases", daemon=True).start()
 
     def _renew_all(self) -> None:
-        """Renews the held leases periodically, until none is held."""
+        """Renews the held leases periodically, until none is held: this thread then ends."""
         while not self._ended.wait(self.length.total_seconds() / RENEWALS):
             with self._lock:
                 held = [*self._held]
