@@ -93,7 +93,7 @@ class Calibrations(UseCase):
         stores it. Raises NothingToLearn."""
         tenant = self._owner(id_)
         store = self._store.of(tenant, sees_all=False)
-        # MOST_OWN is the most reports that it reads: enough for a process of its own.
+        # It reads at most MOST_OWN reports, so few that the pool learns them in this thread.
         new_version = self._pool.run(store, MOST_OWN, learn_own, tenant, request)
         return lambda rows: _save_own(rows, tenant, new_version)
 

@@ -37,7 +37,7 @@ def failure_explained(examination: Examination) -> FailureExplained:
         summary=_failure_sentence(kind, examination.check, error_line),
         error_line=error_line,
         broken_rules=[_broken_rule(run, broken) for broken in examination.check.broken_rules],
-        # Without a prediction, getattr finds None.
+        # Without a prediction, `prediction` is None, and so is each figure.
         **{name: getattr(prediction, name, None) for name in _MEMORY_FIGURES},
         stage=prediction and prediction.memory_stage,
         memory=_memory_shares(prediction),
@@ -45,8 +45,9 @@ def failure_explained(examination: Examination) -> FailureExplained:
 
 
 def _failure_kind(examination: Examination) -> FailureKind:
-    """Returns why a run died, as a kind of cause: a broken rule, memory (predicted not to fit,
-    predicted to fit, or likely though the log does not say so), or nothing of the layout."""
+    """Returns the kind of cause for which a run died: a broken rule, memory (which was predicted
+    not to fit, or predicted to fit, or is likely though the log does not say so), or something that
+    has nothing to do with the layout."""
     prediction = examination.prediction
     if prediction is None:
         return "broken_rule"

@@ -66,7 +66,7 @@ def first_fix(
 ) -> str:
     """Returns a sentence on the first thing to do about a run. First comes what makes the rest
     meaningless: settings that were not understood, then why the run died, then a layout that the
-    framework should have refused. Only else is it about speed."""
+    framework should have refused. Otherwise it is about speed."""
     if examination.run.reservations:
         return _fix_for_reservations(examination.run.reservations)
     if failure is not None:

@@ -1,5 +1,5 @@
-"""Reports as events, of which streams tell their clients: each as it comes, in the order of
-ids."""
+"""Reports as events of a stream, which tells its clients of each report as it comes, in the order
+of ids."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _places(
     filling = _filling_row(layout)
     ranks = np.arange(domains[max(dims)])
     coordinates = np.zeros((len(ranks), len(dims)), dtype=int)
-    # Each step of a filling goes along one dim until the ranks fill `domain` chips.
+    # Each step of a filling goes along one dim until it has placed `domain` ranks.
     inside = 1
     steps = zip(orders.dims[filling], orders.domains[filling], orders.strides[filling], strict=True)
     for dim, domain, stride in steps:

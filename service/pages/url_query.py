@@ -1,5 +1,5 @@
-"""Reads the query of a page's URL as a query of the API, which takes no empty fields as forms send
-them."""
+"""Reads the query in a page's URL as a query of the API. Forms also send empty fields, which the
+API would refuse."""
 
 from __future__ import annotations
 
