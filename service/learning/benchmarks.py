@@ -79,7 +79,6 @@ class Benchmarks(UseCase):
         super().__init__(store)
         self._texts = texts
 
-    @relocate_errors("workload.precision", "precision")
     async def output(
         self, submission: BenchmarkSubmission, is_disconnected: IsDisconnected
     ) -> Output | None:
@@ -90,6 +89,7 @@ class Benchmarks(UseCase):
             return None
         return await self._texts.read(is_disconnected, self._store.tenant, read_output, text)
 
+    @relocate_errors("workload.precision", "precision")
     def prepare(
         self, submission: BenchmarkSubmission, received: str, output: Output | None
     ) -> SaveRows:
