@@ -95,8 +95,8 @@ class FastestAnswer:
 
     def answer_to(self, goal: Goal, should_continue: ShouldContinue) -> SearchAnswer:
         """Return the answer to a goal on this space. It is searched again if the goal differs from
-        the one that was searched for. Another limit of the step time does not matter, since this
-        answer keeps both."""
+        the one that was searched for in more than `faster_than`. That limit was the best step so
+        far, which is at most the goal's, so this answer keeps both."""
         if replace(goal, faster_than=self.goal.faster_than) == self.goal:
             return self.answer
         known = self.answer.layouts.take(np.array(self.answer.ranked[:1]))

@@ -135,7 +135,8 @@ def set_axes(row: MeshRow, degree: Array, distance: Array) -> None:
 @compiled
 def devices_sharing_experts(row: MeshRow) -> int:
     """Return the number of devices of a stage that the axes of experts (etp, ep and expert data
-    parallelism) cover together. It includes replicas only where nothing is sharded."""
+    parallelism) cover together. Sharded layouts place experts within one replica; only plain data
+    parallelism (dp_shard 1) places them over the replicas too."""
     shared = row.dp_shard * row.cp * row.tp
     return shared if row.dp_shard > 1 else shared * row.dp_replicate
 

@@ -46,8 +46,9 @@ def learned_changes(problem: Problem, layout: Layout, profile: Profile) -> Learn
     rows = predictions_of(problem, profile, layout).rows
     coefficients = _without_shifts(profile, influences, problem.scopes)
     step_time_s = step_costs_under_each(rows, coefficients).step_time_s
-    # The first step time is that of the profile as it is, the others are those without a shift.
-    whole, *by_group = (step_time_s[0] / step_time_s[1:] - 1).tolist()
+    # First with all that was learned, then without any of it, then without one group each.
+    as_learned_s, without_s = step_time_s[0], step_time_s[1:]
+    whole, *by_group = (as_learned_s / without_s - 1).tolist()
     return LearnedChanges(
         against_version=influences.against_version,
         step_time_change=whole,
