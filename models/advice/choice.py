@@ -225,9 +225,10 @@ def minimized(choice: Choice, objective: Objective) -> float:
 
 
 def limit_excess(choice: Choice, objective: Objective) -> float:
-    """Return the largest ratio of a figure to its limit, at the probability that the objective asks
-    for. It is 1 where all limits are kept, slightly more where one cannot be checked
-    (UNCHECKED_EXCESS), and infinite for a choice that is refused."""
+    """Return how far a choice misses the limits: the largest ratio of a figure to its limit, at the
+    probability that the objective asks for. It is 1 where all limits are kept, so that such choices
+    rank alike, slightly more where one cannot be checked (UNCHECKED_EXCESS), and infinite for a
+    choice that is refused."""
     if choice.refused is not None:
         return math.inf
     shares = limit_shares(choice, objective)

@@ -197,9 +197,9 @@ def _search_fewer(
 def _contradiction_on_fewer(
     problem: Problem, constraints: Constraints, message: str
 ) -> Infeasible | None:
-    """Return an error about the constraint that rules out every layout on fewer chips. None if no
-    smaller number has layouts at all, so that constraints are not to blame. `message` says why no
-    layout uses all chips."""
+    """Return an error about the constraint that rules out every layout on fewer chips, as the
+    largest promising number shows. None if no smaller number has layouts at all, so that
+    constraints are not to blame. `message` says why no layout uses all chips."""
     if not constraints.allowed:
         return None
     no_constraints = Constraints()

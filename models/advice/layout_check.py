@@ -395,8 +395,8 @@ def _distance(change: SingleChange) -> float:
 def _likeliest_to_fit(
     changes: Sequence[SingleChange], prediction: Prediction | None, criteria: _Criteria
 ) -> SingleChange | None:
-    """Return the change that the framework can be told with which a layout is likeliest to fit, out
-    of the _MOST_TRIED likeliest; None where none makes it likelier."""
+    """Return the change with which a layout is likeliest to fit, among those that the framework can
+    be told; None where none makes it likelier. The _MOST_TRIED likeliest are looked at."""
     probability = 0.0 if prediction is None else prediction.fit_probability
     likelier = [change for change in changes if change.outcome.fit_probability > probability]
     likelier.sort(key=lambda change: -change.outcome.fit_probability)

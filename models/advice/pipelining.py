@@ -352,7 +352,8 @@ def _pace(gap: float) -> str:
 
 
 def _pace_range(low: float, high: float) -> str:
-    """Return words such as "2.1% to 14% slower"; both words where the signs differ."""
+    """Return words such as "2.1% to 14% slower", or "3.0% faster to 14% slower" where the signs
+    differ."""
     if low > 0:
         return f"{_percent(low)} to {_pace(high)}"
     if high <= 0:

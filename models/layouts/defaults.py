@@ -1,4 +1,4 @@
-"""The choices of a stack for the knobs (fields) of a layout that nobody set."""
+"""The values that a stack gives to the knobs (fields) of a layout which a caller left open."""
 
 from __future__ import annotations
 

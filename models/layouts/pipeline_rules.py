@@ -165,7 +165,7 @@ def _stated_layers_add_up(problem: Problem, layouts: Layouts) -> Array:
     the first and the last of `interleaved`, and goes with a stack that can split so.
 
     Chunks without layers are those of an embedding or a head by itself, which only chunks that are
-    dealt out in rounds may be. nanotron has its own way of splitting.
+    dealt out in rounds may be. nanotron takes no stated split: it splits layers by their cost.
     """
     if not layouts.states_layers.any():
         return holds_for_all(layouts)

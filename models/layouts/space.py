@@ -299,11 +299,10 @@ class Space:
 
     def _offered_memory_policies(self, refused: Counter[str], weight: int) -> tuple[Layouts, Array]:
         """Return the memory policies that are allowed and that no other dominates, and how many
-        numbers of recomputed layers each stands for. Every number that a constraint or rule refuses
-        is counted in `refused` as `weight` layouts."""
+        choices each stands for: full recompute is one choice for every number of layers. Each
+        choice that a constraint or rule refuses is counted in `refused` as `weight` layouts."""
         memory_policies, counts = self.policies.memory_policies, self.policies.counts
-        # Each constraint or rule leaves a policy at most some of its numbers of recomputed layers.
-        # A policy that is left none is refused.
+        # A policy that some constraint or rule leaves no choice is refused.
         for name, most in self._most_layer_choices(memory_policies):
             left = np.minimum(counts, most)
             refused[name] += int((counts - left).sum()) * weight

@@ -1,8 +1,8 @@
 """Learned changes say by how much a predicted step time differs from that of the version that the
 profile is based on, and how much of it each group of measurements caused.
 
-A *shift* is how far a fit moved the profile's terms, which are what scopes, such as one stack, add
-to a coefficient (models.spec.profile).
+A profile adds *terms* to the coefficients of the cost model, for scopes such as one chip or one
+stack (models.spec.profile). A *shift* is how far a fit moved these terms.
 """
 
 from __future__ import annotations

@@ -202,8 +202,8 @@ def log_spreads(predictions: Predictions, profile: Profile) -> LogSpreads:
     between sources of runs adds to it, and so do terms without runs. Runs of the neighbourhood had
     such terms too, so only what a chip or stack without runs has beyond them is added. Where the
     question extrapolates beyond every run, the spread is multiplied by `profile.unseen_widening`.
-    The spread of memory is that of models.cost.memory_uncertainty. Random draws are the same for every layout
-    and on every call, so a prediction depends on its inputs alone.
+    The spread of memory is that of models.cost.memory_uncertainty. Random draws are the same for
+    every layout and on every call, so a prediction depends on its inputs alone.
     """
     problem = predictions.problem
     layouts = predictions.layouts
