@@ -61,7 +61,7 @@ def rank_clusters(
 
     def choice_on(name: str, problem: Problem) -> Choice:
         """Return the choice that a search of a cluster makes. A cluster that there is no time for
-        is refused, unless it is the first: an answer needs one choice with figures."""
+        is refused, unless it is the first: one at least is searched."""
         num_chips = held_chips.get(name, problem.cluster.num_chips)
         if choices and not should_continue():
             late = "time ran out before this cluster"
