@@ -165,6 +165,7 @@ def attention(
         keys = min(keys + f.key_block, f.seq_len / 2)
     flops = 2.0 * queries * keys * heads * dims
     # The rate is that of the sequence's length, of which a causal query sees half on average.
+    # Kernels are slower on short sequences, and on heads of fewer than WHOLE_HEAD elements.
     length = min(f.seq_len, 2 * keys)
     narrow = min(layer.head_dim / WHOLE_HEAD, 1.0) ** c.narrow_heads
     shape = length / (length + FLASH_HALF_LENGTH) * narrow

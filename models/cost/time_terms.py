@@ -85,7 +85,7 @@ def write_time_terms(
         both = stages.forward[stage] + stages.backward[stage]
         # The sends of a micro-batch hide beside the passes of the others.
         beside = (1 - 1 / m) * length if together else (m - 1) * stages.free[stage]
-        # A stage that waits for the others fetches beside these waits too.
+        # A stage that waits for the others fetches parameters from the host beside these waits too.
         covered = length if together else m * both
         fetched = fetched_seconds(f, c, row, mesh, stages, stage, covered)
         # Traffic that comes once a step hides beside waits for the host too. Otherwise shorter

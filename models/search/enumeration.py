@@ -164,8 +164,8 @@ class _Search:
         self.found = empty_found(_FOUND)
         # A later search for layouts that are less sure to fit may go on with these.
         self.opened: list[Meshes] = []
-        # Who asks for something faster has a layout already: nothing more is done when time is
-        # over.
+        # Blocks of work that may still be done when time is over, so that there is some answer. Who
+        # asks for something faster has an answer already.
         self.last_steps = 0 if np.isfinite(incumbent.goal.faster_than) else _LAST_STEPS
 
     def run(self, among: Sequence[Meshes] | None = None) -> SearchAnswer:
@@ -202,7 +202,9 @@ class _Search:
             if len(promising):
                 self._open_cores(self._cross_with_experts(block[promising]))
             if not self.exact and self.incumbent.limits.is_fixed:
-                return  # search_all discards what is not exact; finds_any may have its layout.
+                # More layouts are of no use: search_all discards what a search that was cut short
+                # has found, and finds_any cuts its search short itself, at the first layout.
+                return
 
     def _cross_with_experts(self, trunks: Array) -> Cores:
         """Return the cores made of the trunks at these positions and every pair of expert degrees.

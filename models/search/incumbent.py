@@ -120,9 +120,10 @@ class Incumbent:
         )
 
     def for_second_search(self) -> Incumbent:
-        """Return a new incumbent to search once more. It holds no layouts, but starts from the
-        ranking and from the best times without and with a pipeline. The latter are raised by a
-        rounding error, since bounds may exceed what they bound by as much."""
+        """Return a new incumbent for a search that finds the meshes which the ranking may lack
+        (may_lack_meshes). It holds no layouts, but starts from the ranking and from the best times
+        without and with a pipeline. The latter are raised by a rounding error, since bounds may
+        exceed what they bound by as much."""
         other = Incumbent(self.goal)
         for name in ("best", "ranked_count", "ranked", "times"):
             getattr(other.limits, name)[:] = getattr(self.limits, name)

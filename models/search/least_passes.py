@@ -1,6 +1,6 @@
-"""The least that a pipeline takes for its passes, and holds of activations: sums over the parts of
-a model (layer kinds, embedding and head). They are worked out once for every chain, which is pp
-with a number of micro-batches, and every schedule.
+"""Lower bounds, for the search, of what a pipeline takes for its passes and holds of activations:
+sums over the parts of a model (layer kinds, embedding and head). They are worked out once for every
+chain, which is pp with a number of micro-batches, and every schedule.
 
 The time of a schedule is that of its longest path (models.cost.pipeline.bubble). The sum here
 follows one of these paths: the one that would take longest by FLOPs. It takes forward and backward
@@ -77,22 +77,22 @@ def least_seconds_under(
     workspace: Workspace, least: LeastPasses, chain: int, schedule: int
 ) -> float:
     """Return a lower bound of the seconds that all passes of a step take under one schedule.
-    `chain` (pp with a number of micro-batches) and `schedule` are numbers. The workspace must hold
-    the exposed seconds of the parts."""
+    `chain` (pp with a number of micro-batches) and `schedule` are numbers. `workspace.part_both`
+    and `workspace.weights` must hold the exposed seconds of the parts (`expose_parts`)."""
     seconds = 0.0
     for part in range(len(workspace.counts)):
-        # Seconds of forward and backward, weight gradients included.
-        passes = workspace.part_both[part]
-        seconds += least.with_wgrad[chain, schedule, part] * passes
-        seconds += least.without_wgrad[chain, schedule, part] * (passes - workspace.weights[part])
+        # Forward and backward of the part. `weights` is what weight gradients add to them.
+        both = workspace.part_both[part]
+        seconds += least.with_wgrad[chain, schedule, part] * both
+        seconds += least.without_wgrad[chain, schedule, part] * (both - workspace.weights[part])
     return seconds
 
 
 @inlined
 def least_seconds(workspace: Workspace, least: LeastPasses, chain: int) -> float:
     """Return a lower bound of the seconds that all passes of a step take under any legal schedule.
-    `chain` is the number of a chain (pp with a number of micro-batches). The workspace must
-    hold the exposed seconds of the parts."""
+    `chain` is the number of a chain (pp with a number of micro-batches). `workspace.part_both` and
+    `workspace.weights` must hold the exposed seconds of the parts (`expose_parts`)."""
     seconds = np.inf
     for i in range(least.decisive_count[chain]):
         schedule = least.decisive[chain, i]
@@ -289,8 +289,8 @@ def _lower_kept(
 
 @inlined
 def _insert_decisive(least: LeastPasses, chain: int, schedule: int) -> None:
-    """Add a schedule to the decisive ones of a chain, unless one of them never takes longer than
-    it, and drop those of them that never take less. One of the decisive schedules is then fastest,
+    """Add a schedule to the decisive ones of a chain, unless one of these is never slower than it,
+    and drop those that are never faster than it. One of the decisive schedules is then fastest,
     whatever the parts take. `chain` and `schedule` are numbers."""
     count = 0
     for i in range(least.decisive_count[chain]):

@@ -116,11 +116,12 @@ def consider(limits: Limits, row: Row, seconds: float, points: int) -> bool:
     if may_be_in_answer:
         rank(limits, row, seconds)
         tightens = tightens or limits.last[0] < last_before
-        # Entries of the front fall with points: after the first that is as fast, all are.
-        for simpler in range(points, MOST_POINTS):
-            if seconds * ROUNDED >= limits.front[simpler]:
+        # front[p] is the least time with p points or fewer, so it falls with p: after the first
+        # entry that is as fast, all are.
+        for most_points in range(points, MOST_POINTS):
+            if seconds * ROUNDED >= limits.front[most_points]:
                 break
-            limits.front[simpler] = seconds
+            limits.front[most_points] = seconds
             tightens = True
     if tightens:
         set_longest(limits)

@@ -300,11 +300,12 @@ def recompute_until_it_fits(
     counted as over memory, and layouts that recompute more as dominated. Return whether it fits
     with any number."""
     partial, choices = layer_choices(tables, row, variant, schedule)
-    least = least_that_fits(tables, row, partial, choices)
-    row.recompute_layers = tables.policies.layers[least] if least < partial else 0
-    counts.over_memory += least
-    counts.dominated += max(choices - least - 1, 0)
-    return least < choices
+    # A choice is a position in the ascending numbers of layers that may be recomputed.
+    fewest = least_that_fits(tables, row, partial, choices)
+    row.recompute_layers = tables.policies.layers[fewest] if fewest < partial else 0
+    counts.over_memory += fewest
+    counts.dominated += max(choices - fewest - 1, 0)
+    return fewest < choices
 
 
 @inlined

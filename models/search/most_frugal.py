@@ -1,4 +1,4 @@
-"""The layout of some meshes that needs the least memory.
+"""The layout of some meshes that needs the least memory, which the error names where nothing fits.
 
 A *variant* is a sharding with a memory policy, and a *chain* is pp with a number of micro-batches,
 which decides the legal schedules.

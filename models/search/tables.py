@@ -235,8 +235,8 @@ class SearchTables:
         least = count.total - count.lm_head - 2 * problem.architecture.hidden_size
         if problem.workload.lora or problem.workload.trained:
             least = problem.trained_layer_parameters
-        # Without an fp32 copy beside the parameter, one of the two is 0. `host_bytes` below is one
-        # device's share of its host.
+        # ZeRO 3 has a master copy of `states.master_bytes`, other stages of `problem.master_bytes`.
+        # The lesser counts. `host_bytes` is one device's share of its host.
         bytes_per_parameter = min(problem.master_bytes, states.master_bytes) + problem.moment_bytes
         return (
             least * bytes_per_parameter <= problem.cluster.host_bytes * problem.cluster.num_devices
@@ -432,17 +432,19 @@ class SearchTables:
     def policy_tables(self) -> PolicyTables:
         """The policies of the space in the form that compiled functions read: variants (sharding
         with memory policy), schedules, and which schedules each chain (pp with a number of
-        micro-batches) may have."""
+        micro-batches) may have. PolicyTables explains the fields."""
         variant, schedules = np.arange(len(self.sharding)), self.policies.schedules
         variants = self.set_variant(np.zeros(len(variant), dtype=ROW), variant)
         schedule_rows = np.zeros(len(schedules), dtype=ROW)
         schedule_rows["schedule"] = schedules.schedule
         schedule_rows["virtual_stages"] = schedules.virtual_stages
         layers = self.space.recompute_layers
+        # The variants of each sharding begin with the first memory policy.
+        is_first = self.memory_policy == 0
         return PolicyTables(
             variants=variants,
-            first=self.memory_policy == 0,
-            plain=(self.memory_policy == 0) & self._is_plain_first,
+            first=is_first,
+            plain=is_first & self._is_plain_first,
             open_layers=self.policies.open[self.memory_policy],
             points=self.variant_points,
             schedules=schedule_rows,

@@ -234,8 +234,8 @@ def _time_before_weights(pp: int, micro_batches: int, turning: TurningStages, i:
     """
     latest = slowest = 0.0
     own = turning.backward[i]
-    # The first weight gradients follow the input gradients of micro-batch number `stage`, which has
-    # as many micro-batches before it.
+    # The first weight gradients follow the input gradients of micro-batch `stage`, counted from 0.
+    # `due` is how many input gradients the stage does before those.
     due = min(turning.stage[i], micro_batches - 1)
     for later in range(i, len(turning.stage)):
         f = turning.forward[later]
