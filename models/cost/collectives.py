@@ -258,7 +258,7 @@ def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
     slowest = 0.0
     between = 0.0
     inside = 1.0  # members in a domain of the levels so far
-    beyond = float(g.degree[group])  # members for each of these domains
+    beyond = float(g.degree[group])  # how many such domains the group has
     ring_members = 1.0
     ring_rate = 0.0
     for d in range(len(dims)):
@@ -271,6 +271,7 @@ def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
             members, rate = ring_members, ring_rate
         else:
             rate = switch_rate(dim, c, members)
+        # All that a domain lacks comes in over this level, a part of it to each member inside.
         seconds = (1 - 1 / beyond) / (inside * rate) if members > 1 else 0.0
         if dim.out:
             between += seconds

@@ -59,7 +59,7 @@ def write_memory_terms(
     fullest = 0
     most = -np.inf
     on_host = 0.0
-    for stage in range(tables.different[row.partition]):
+    for stage in range(tables.distinct_count[row.partition]):
         held = stage_memory(question.facts[0], row, coefficients, tables, buffers, stage)
         allocated = held.parameters + held.gradients + held.states + held.activations + held.logits
         on_host = max(on_host, held.host)

@@ -352,9 +352,9 @@ def expose_data(
     once a step (`exposed_once`)."""
     if regime.once:  # All compute is left for other traffic to hide behind.
         return DataExposed(0.0, 0.0, forward + backward, forward)
-    # Copies run on the device and hide behind nothing; traffic may hide beside copies. Early
-    # traffic hides beside forward and late traffic beside backward; stuck traffic, which kernels of
-    # all experts wait for, hides beside neither.
+    # Copies (`before` forward and `after` backward) run on the device and hide behind nothing;
+    # traffic may hide beside them. Early traffic hides beside forward and late traffic beside
+    # backward; stuck traffic, which kernels of all experts wait for, hides beside neither.
     before = stuck = early = 0.0
     after, late = part.reduce_copy, part.scatter
     movable = part.gather - part.stuck

@@ -75,7 +75,7 @@ def write_time_terms(
     length = m * (stages.forward[0] + stages.backward[0]) + stages.idle[0]
     last = slowest = 0
     latest = longest = -np.inf
-    stage_count = tables.different[row.partition]
+    stage_count = tables.distinct_count[row.partition]
     for stage in range(stage_count):
         both = stages.forward[stage] + stages.backward[stage]
         if both > longest:

@@ -263,8 +263,8 @@ def _candidate_policies(problem: Problem, allowed: Allowed) -> Layouts:
         rows = _cross_with(rows, knob, values)
     rows = rows.take((rows.recompute == FULL) | (rows.recompute_layers == 0))
     # reshard off has an effect with ZeRO 3 only. Other combinations stay if they are all there is.
-    is_meant = (rows.zero_stage == 3) | rows.reshard
-    return rows.take(is_meant) if is_meant.any() else rows
+    has_effect = (rows.zero_stage == 3) | rows.reshard
+    return rows.take(has_effect) if has_effect.any() else rows
 
 
 def _candidate_meshes(problem: Problem, allowed: Allowed) -> Layouts:

@@ -161,12 +161,12 @@ def _set_path(
     # Amounts of each part (layers of each kind, embedding, head) in the whole model, and in the
     # stages before the present one.
     whole, before = scratch[0], scratch[1]
-    # kind[stage] is the entry of the tables that the stage shares with all stages equal to it.
-    kind = tables.kind[partition]
+    # The tables have one entry for all stages that are equal: that of number distinct[stage].
+    distinct = tables.distinct[partition]
     whole[:] = 0.0
     before[:] = 0.0
     for stage in range(pp):
-        _add(1.0, tables.amounts[partition, kind[stage]], whole)
+        _add(1.0, tables.amounts[partition, distinct[stage]], whole)
     # Where stages do not end together, the mean stage bounds the step: its work and its idle time.
     if pp > 1 and not ends_together(row.schedule):
         _add(m / pp, whole, with_wgrad)
@@ -176,7 +176,7 @@ def _set_path(
     # FLOPs stand for seconds: how long the parts take is not known yet.
     longest = weighted_sum(with_wgrad, flops)
     for stage in range(pp):
-        own = tables.amounts[partition, kind[stage]]
+        own = tables.amounts[partition, distinct[stage]]
         for path in range(2):
             # How often the path takes the whole model, the stages before, and this stage.
             of_whole, of_before, of_own = _path(row.schedule, pp, m, stage, path)
@@ -191,11 +191,11 @@ def _set_path(
                 _add(of_own, own, with_wgrad)
         # An interleaved path passes only the first chunk of each stage before the one it stays on.
         passed = tables.first if row.schedule == INTERLEAVED else tables.amounts
-        _add(1.0, passed[partition, kind[stage]], before)
+        _add(1.0, passed[partition, distinct[stage]], before)
     # One more path under ZB-H1 stays on the last stage, whose weight gradients of up to pp - 1
     # micro-batches come after the path's end.
     if pp > 1 and row.schedule == ZERO_BUBBLE:
-        own, postponed = tables.amounts[partition, kind[pp - 1]], min(m, pp) - 1
+        own, postponed = tables.amounts[partition, distinct[pp - 1]], min(m, pp) - 1
         own_flops = weighted_sum(own, flops)
         seconds = _WITHOUT_WEIGHTS * (weighted_sum(whole, flops) + postponed * own_flops)
         if seconds + (m - 1 - postponed) * own_flops > longest:
@@ -246,9 +246,9 @@ def _path(schedule: int, pp: int, m: int, stage: int, path: int) -> tuple[float,
 @inlined
 def _idle_of_mean_stage(schedule: int, pp: int, m: int) -> float:
     """Return the least idle time of the mean of `pp` stages under zero_bubble_v or dualpipe with
-    `m` micro-batches, as a multiple of the time that forward and input gradients of the whole model
-    take. It is that of a path, or a mean of paths, with as much of F (forward) as of I (input
-    gradients), as models.cost.pipeline.bubble has them."""
+    `m` micro-batches, as a multiple of the time that forward (F) and input gradients (I) of the
+    whole model take together. It is therefore taken from paths of models.cost.pipeline.bubble, or
+    means of paths, that have as much of F as of I."""
     others = pp - 1
     if schedule == DUALPIPE:
         # The paths 2F and F + I - F1, of the other stages of a half (F1 is their mean F), weighed
@@ -278,11 +278,11 @@ def _lower_kept(
     less. `held` (parts,) is overwritten."""
     held[:] = 0.0
     for stage in range(pp):
-        kind = tables.kind[partition, stage]
+        distinct = tables.distinct[partition, stage]
         # As in a prediction, equal stages count as the first of them.
-        first = tables.first_alike[partition, kind]
+        first = tables.first_alike[partition, distinct]
         micro_batches_in_flight = in_flight(row.schedule, first, pp, row.virtual_stages, m)
-        _add(micro_batches_in_flight / pp, tables.amounts[partition, kind], held)
+        _add(micro_batches_in_flight / pp, tables.amounts[partition, distinct], held)
     for part in range(len(held)):
         kept[part] = min(kept[part], held[part])
 

@@ -104,8 +104,8 @@ def bound_schedules(tables: CompiledTables, chain: int, row: Row) -> float:
     micro-batches)."""
     expose(tables, row)
     workspace = tables.buffers.workspace
-    passes = least_seconds(workspace, tables.passes, chain)
-    return least_step(tables.question.facts[0], row, tables.coefficients[0], workspace, passes)
+    pass_s = least_seconds(workspace, tables.passes, chain)
+    return least_step(tables.question.facts[0], row, tables.coefficients[0], workspace, pass_s)
 
 
 @inlined
@@ -116,8 +116,8 @@ def bound_schedule(tables: CompiledTables, chain: int, schedule: int, row: Row) 
     each part (compute, and traffic that it does not hide) are set first."""
     expose(tables, row)
     workspace = tables.buffers.workspace
-    passes = least_seconds_under(workspace, tables.passes, chain, schedule)
-    return least_step(tables.question.facts[0], row, tables.coefficients[0], workspace, passes)
+    pass_s = least_seconds_under(workspace, tables.passes, chain, schedule)
+    return least_step(tables.question.facts[0], row, tables.coefficients[0], workspace, pass_s)
 
 
 @inlined

@@ -358,8 +358,8 @@ class SearchTables:
     @property
     def _slows_outwards(self) -> bool:
         """Say whether links get slower, and hops longer, from the inside of the cluster outwards.
-        It is false on a torus and for links between peers, where two axes together may be faster
-        than one."""
+        Two axes together are then no faster than one (LeastLinks.joins_axes). It is false on a
+        torus and for links between peers, where they may be."""
         c, dims = self.coefficients, self.problem.cluster.dims
         if any(dim.peer_gb_s or dim.kind == "ring" for dim in dims):
             return False

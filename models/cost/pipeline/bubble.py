@@ -164,7 +164,7 @@ def bubble(
     Under schedules whose stages all end together (`ends_together`), a stage also idles until the
     last stage has done its passes. This module's docstring has the closed form of each schedule.
     """
-    stages = tables.different[row.partition]
+    stages = tables.distinct_count[row.partition]
     if row.pp == 1:
         idle[:stages] = 0.0
     elif ends_together(row.schedule):
@@ -215,7 +215,7 @@ def _length(
     all end together (`ends_together`). `scratch` is overwritten with the stages at which the
     longest path may turn."""
     if row.schedule == AFAB:
-        stages = tables.different[row.partition]
+        stages = tables.distinct_count[row.partition]
         # One micro-batch passes all stages; the others follow at the pace of the slowest stage.
         slowest = _largest(times.forward, stages) + _largest(times.backward, stages)
         return times.all_both + (micro_batches - 1) * slowest
@@ -246,17 +246,17 @@ def _set_turning_stages(
     else:
         count = makespan.list_turning_stages(row.pp, micro_batches, stretch_ends, scratch.stage)
     for i in range(count):
-        kind = tables.kind[partition, scratch.stage[i]]  # the distinct stage that it equals
+        distinct = tables.distinct[partition, scratch.stage[i]]
         f = scratch.forward[i]  # the record (StagePasses) of the stage's forwards
         b = scratch.backward[i]
         # ZB-H1 runs weight gradients apart; other schedules run them within backward.
-        b.weight = times.weight[kind] if row.schedule == ZERO_BUBBLE else 0.0
-        f.per_micro_batch = times.forward[kind]
-        b.per_micro_batch = times.backward[kind] - b.weight
+        b.weight = times.weight[distinct] if row.schedule == ZERO_BUBBLE else 0.0
+        f.per_micro_batch = times.forward[distinct]
+        b.per_micro_batch = times.backward[distinct] - b.weight
         # An interleaved path may have more passes of the first or last round than of others.
         if row.schedule == INTERLEAVED:
-            first = tables.first[partition, kind]
-            last = tables.last[partition, kind]
+            first = tables.first[partition, distinct]
+            last = tables.last[partition, distinct]
             f.first = weighted_sum(first, times.part_forward)
             f.last = weighted_sum(last, times.part_forward)
             b.first = weighted_sum(first, times.part_both) - f.first
@@ -291,7 +291,7 @@ def _interleaved(
 @inlined
 def _steady(row: Row, group: int, tables: StageTables, times: StageTimes) -> float:
     """Return the mean seconds of a micro-batch on the path that moves from stage to stage while
-    stages alternate forwards and backwards.
+    stages alternate forwards (tables.path_out, by part) and backwards (tables.path_back).
 
     For each stage that the path moves down, it skips a chunk of average size once in every `group`
     micro-batches. Of each part (a layer kind or an end of the model) it skips no more than it has,
