@@ -292,9 +292,9 @@ def mtp_projection(f: Facts, shard: Shard, c: CoefficientRecord) -> Passes:
 
 @compiled
 def projections(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """Return the time of all projections of a layer's mixers on a device. Tensor parallelism
-    divides heads; projections to latents are whole on every device, which multiplies its own tokens
-    with them."""
+    """Return the time of all projections of a layer's mixers (attention, recurrence) on a device.
+    Tensor parallelism divides heads; projections to latents are whole on every device, which
+    multiplies its own tokens with them."""
     total = Passes(0.0, 0.0, 0.0)
     for index in range(layer.num_products):
         total = add(total, projection(f, layer, shard, c, index))

@@ -68,6 +68,7 @@ def linear_16(f: Facts, c: CoefficientRecord, m: float, k: float, n: float) -> P
     """Return the time of a projection of m rows from k to n elements that is in 16 bits whatever
     the GEMM format, as those of the head and of a router are."""
     rate = f.flops_16 * c.gemm_16 * alignment_factor(f, c, k, n, 2.0)
+    # In this order: forward, the gradient of the input (m x k), and that of the weights (k x n).
     return Passes(
         product(f=f, c=c, m=m, k=k, n=n, groups=1.0, rate=rate, element_bytes=2.0),
         product(f=f, c=c, m=m, k=n, n=k, groups=1.0, rate=rate, element_bytes=2.0),

@@ -1,11 +1,12 @@
 """The best layouts of a problem, and the proof.
 
-Layouts are enumerated in levels (models.layouts.space). Trunks are crossed with expert degrees to
-make cores, cores are divided into meshes, meshes are given policies, and the layouts that are left
-are placed on the fabric. At each level every row (a layout decided so far) has a lower bound, which
-the cost model itself gives for what is fixed so far (models.search.partial_sums). Rows are
-*opened*, which makes the rows of the next level from them, in order of their bound, a few at first,
-and those that cannot be in the answer any more are dropped.
+Layouts are enumerated in levels (models.layouts.space). Trunks (pp, tp, cp and micro-batch) are
+crossed with expert degrees to make cores, cores are divided into meshes (all degrees), meshes are
+given policies, and the layouts that are left are placed on the fabric. At each level every row (a
+layout decided so far) has a lower bound, which the cost model itself gives for what is fixed so far
+(models.search.partial_sums). Rows are *opened*, which makes the rows of the next level from them,
+in order of their bound, a few at first, and those that cannot be in the answer any more are
+dropped.
 
 One search looks for all parts of the answer: the fastest layout, the best of the meshes that are
 asked for, the best without and with a pipeline, and the front of time and complexity within the

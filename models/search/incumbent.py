@@ -1,7 +1,8 @@
 """The answer of a search so far, and the limits that it sets for layouts to come.
 
-The *ranking* has the fastest meshes, each with the time of its fastest layout. The two *sides* are
-the layouts without a pipeline and those with one.
+A *mesh* is the parallel degrees of a layout, and the *ranking* has the fastest meshes, each with
+the time of its fastest layout. The two *sides* are the layouts without a pipeline and those with
+one.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Incumbent:
         """Tighten the limits by these layouts, and keep those that may be in the answer. `times`
         has seconds of a step and `complexities` points, each (n,)."""
         rows = np.zeros(len(layouts), dtype=ROW)
-        for name in DEGREES:
+        for name in DEGREES:  # The limits read no other field.
             rows[name] = getattr(layouts, name)
         held = np.empty(len(rows), dtype=bool)
         consider_all(self.limits, rows, times, complexities, held)

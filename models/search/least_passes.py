@@ -308,9 +308,9 @@ def _insert_decisive(least: LeastPasses, chain: int, schedule: int) -> None:
 def _takes_no_more(least: LeastPasses, chain: int, schedule: int, other: int) -> bool:
     """Say whether a schedule takes no longer than another, however long the parts take. `chain`,
     `schedule` and `other` are numbers."""
-    # A part's time is linear in the share of it that weight gradients take, so both ends of this
-    # share are tested. At 1 only passes with weight gradients take time; at 0 both kinds take as
-    # long as each other.
+    # The difference of the two is linear in the share of a part's time that weight gradients take,
+    # so only the ends of this share are tested. At 1 passes without weight gradients take no time;
+    # at 0 they take as long as passes with them.
     for part in range(least.with_wgrad.shape[2]):
         fewer = least.with_wgrad[chain, other, part] - least.with_wgrad[chain, schedule, part]
         without_wgrad = least.without_wgrad[chain, schedule, part]

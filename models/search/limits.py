@@ -2,8 +2,8 @@
 far.
 
 The two *sides* are the layouts without a pipeline (0) and those with one (1). The *ranking* has the
-fastest meshes. The *front* has the least time for each complexity, counted in points
-(models.layouts.complexity).
+fastest meshes (the parallel degrees of layouts). The *front* has the least time for each
+complexity, counted in points (models.layouts.complexity).
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ cannot be in an answer is left out as soon as that shows.
 
 A *variant* is a sharding with a memory policy. A *chain* is pp with a number of micro-batches,
 which decides the legal schedules. `row` is the record of one mesh, into which its policies are
-written in turn. `longest` has the most seconds that a layout of each complexity (in points) may
-take and still be in an answer. The *closing bound* is the least bound of all that was left out.
+written in turn. The *workspace* has intermediate results for the row as it was set last. `longest`
+has the most seconds that a layout of each complexity (in points) may take and still be in an
+answer. The *closing bound* is the least bound of all that was left out.
 """
 
 from __future__ import annotations

@@ -180,8 +180,8 @@ class SearchTables:
         reserve = self.space.constraints.memory_reserve_gib
         runtime = float(self.coefficients.context_gib) * GIB
         # Each layout has a safety factor of its own, by which the uncertainty of its memory scales
-        # all but the runtime's bytes. It is tested in `fits`; no layout has less than the least
-        # factor.
+        # all but the runtime's bytes. `fits` applies it. No factor is less than the least one, so
+        # nothing that fits exceeds this capacity.
         self.capacity = min(
             usable - reserve * GIB,
             runtime + (usable - runtime) / self.memory_uncertainty.least_safety_factor,

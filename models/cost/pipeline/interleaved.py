@@ -33,8 +33,9 @@ def list_turning_stages(
     count = 0
     for stretch_end in stretch_ends:
         count = insert_ascending(stage, count, stretch_end)
-    # With one group, only stages after `turn` alternate forwards and backwards; earlier ones do all
-    # forwards first. The path may turn on either side of this change.
+    # A stage that does all forwards of the last round first (_last_round_passes_ahead) does not
+    # alternate forwards and backwards. With one group, only stages after `turn` alternate. The path
+    # may turn on either side of this change.
     if micro_batches <= group:
         turn = max(pp - 1 - micro_batches // 2, 0)
         count = insert_ascending(stage, count, turn)

@@ -186,6 +186,7 @@ def zero_bubble(pp: int, micro_batches: int, turning: TurningStages) -> float:
         f = turning.forward[i]
         b = turning.backward[i]
         begun = _time_before_weights(pp, micro_batches, turning, i)
+        # Each forward after the first pp comes with an input gradient and a weight gradient.
         steady = begun + max(micro_batches - pp, 0) * (
             f.per_micro_batch + b.per_micro_batch + b.weight
         )

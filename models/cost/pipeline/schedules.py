@@ -163,8 +163,9 @@ class _DualPipe:
         self.m = m
         self.stage = stage
         self.half = pp // 2
-        self.from_end = min(stage, pp - 1 - stage)
-        self.mirrored = stage >= self.half  # The nearer end is the last stage's.
+        self.from_end = min(stage, pp - 1 - stage)  # stages between this one and the nearer end
+        self.mirrored = stage >= self.half  # The last stage is at the nearer end.
+        # operations so far: forwards ("F") and backwards ("B") of each way
         self.done = {(kind, way): 0 for kind in "FB" for way in (0, 1)}
         self.apart: list[Operation] = []  # weight gradients that run apart from input gradients
         self.blocks: list[Block] = []
