@@ -315,7 +315,8 @@ def projection(
     if matrix[GROUPS] == 1:
         return linear(f, c, tokens, inputs, outputs)
     # Each block of a block-diagonal matrix has its part of the inputs and of the outputs. Tensor
-    # parallelism divides the blocks, of which every rank has at least one.
+    # parallelism divides the blocks, of which every rank has at least one; `outputs` are those of
+    # the rank's own blocks.
     groups = max(matrix[GROUPS] / tp, 1.0)
     return grouped(f, c, tokens, inputs / matrix[GROUPS], outputs / groups, groups)
 

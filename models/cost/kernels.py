@@ -173,7 +173,7 @@ def attention(
     narrow = min(layer.head_dim / WHOLE_HEAD, 1.0) ** c.narrow_heads
     shape = length / (length + FLASH_HALF_LENGTH) * narrow
     rate = f.flops_16 * c.attention * shape
-    if layer.chooses_keys:
+    if layer.chooses_keys:  # Sparse attention gathers its keys, which slows kernels down.
         rate *= c.chosen_keys
     return Passes(flops / rate, FLASH_BACKWARD * flops / rate, 0.0)
 

@@ -187,6 +187,7 @@ def expose_parts(
         exposed = expose_part(question, row, coefficients, workspace, index, 0.0)
         set_exposed(workspace, index, exposed)
         workspace.weights[index] = 0.0
+        # Without weight gradients less traffic may hide: their effect is the difference of the two.
         if moves_weights:
             weight = workspace.parts[index].weight
             without = expose_part(question, row, coefficients, workspace, index, weight)

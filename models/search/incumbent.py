@@ -198,8 +198,8 @@ def _differs_from_previous(layouts: Layouts) -> Array:
 
 
 def _equalise_times(times: Array) -> Array:
-    """Return times (n,) in their order, with times that differ by rounding errors only set to the
-    least of them, since which of them is less means nothing."""
+    """Return times (n,) in the order given, where times that differ by rounding errors only are set
+    to the least of them: which of them is less means nothing."""
     order = np.argsort(times, kind="stable")
     ascending = times[order]
     # A group of equal times starts where a time exceeds the one before it by more than rounding.

@@ -129,6 +129,7 @@ class SearchTables:
         space, placed_meshes = self.space, int(self.placed_meshes.sum())
         # A layout counts for what refuses it first: its placement, then its pair, then its policy.
         # Refused placements therefore count with all pairs, and refused pairs with all policies.
+        # torus_block is the only constraint that refuses placements.
         all_pairs = len(self.experts) + sum(refused_pairs.values())
         placed_anywhere = int(space.num_dp_splits(self.trunks.rows).sum()) * space.num_placements
         refused_placements = (placed_anywhere - placed_meshes) * all_pairs * len(space.policies)
