@@ -154,6 +154,7 @@ class Incumbent:
         layouts = layouts.take(order)
         times = times[order]
         points = points[order]
+        # The front goes up to the tolerance, and the ranking no further than to its `last` time.
         within, last = slowest_tolerated(self.limits), float(self.limits.last[0])
         near = np.flatnonzero(times <= within)
         best: dict[bool, int | None] = {}
