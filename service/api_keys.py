@@ -87,19 +87,19 @@ def stored_key(store: Store, id_: str) -> PresentedKey:
     Unauthenticated where there is none."""
     changes = store.memory.changes
     # Read before the key, so that no change between the two goes unnoticed.
-    since, stored = changes.count(), changes.row(PRESENTED_IN_SQLITE, id_)
+    commits, key_row = changes.count(), changes.row(PRESENTED_IN_SQLITE, id_)
     with store.reading() as rows:
         # Ids of keys are hexadecimal. PostgreSQL refuses some other characters with an error.
         key = rows.api_keys.presented(id_) if id_.isalnum() and id_.isascii() else None
     if key is None:
         raise Unauthenticated(_NOT_KNOWN)
-    store.memory.keep_until_change(("key", id_), since, key, row=stored)
+    store.memory.keep_until_change(("key", id_), commits, key, row=key_row)
     return key
 
 
 def cached_caller(store: Store, authorization: Sequence[str]) -> Caller | None:
-    """Returns the caller where its key is in memory and nothing has changed since it was read; None
-    where the database has to be asked. Raises Unauthenticated."""
+    """Returns the caller where its key is in memory and nothing has changed since it was read. None
+    where the database has to be asked, or told that the key is in use. Raises Unauthenticated."""
     id_, secret = _parse_key(authorization)
     key: PresentedKey | None = store.memory.unchanged(("key", id_))
     now = datetime.now(UTC)

@@ -1,5 +1,5 @@
-"""The violation of a rule by a value, as errors show it: its field, its JSON Pointer, the value and
-the rule."""
+"""A value of a request that breaks a rule, as errors show it: its field, its JSON Pointer, the
+value and the rule."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def violation_of_pydantic(
     root: Sequence[str | int] = (),
     in_body: bool,
 ) -> FieldViolation:
-    """Returns the violation of one of pydantic's errors. `location` counts from `root`, the place
-    in the body that should hold a value of type `form`."""
+    """Returns the violation that `item`, one of pydantic's errors, is about. `location` counts from
+    `root`, the place in the body that should hold a value of type `form`."""
     value = None if item["type"] == "missing" else item["input"]
     rule = _RULES.get(item["type"], item["msg"].removeprefix("Value error, "))
     if item["type"] == "extra_forbidden":
@@ -112,7 +112,8 @@ def violation_of_pydantic(
 
 def _hints(form: Any, location: Sequence[str | int], root: Sequence[str | int]) -> str:
     """Returns words on what an unknown field may have meant, such as ", did you mean
-    workload.seq_len?", and the fields that are known in its place."""
+    workload.seq_len?", and the fields that are known in its place. A name that is not misspelt may
+    belong in another part of the request."""
     above = f"{field_of(root)}." if root else ""
     known = known_fields(form, location)
     name = name_of(location)
@@ -152,10 +153,11 @@ def submitted_value(body: Any, location: Sequence[str | int], otherwise: object)
     """Returns the value that the caller sent at this location; `otherwise` where there is none.
     Models convert values, and an error has to show what was sent.
 
-    `otherwise` is preferred at a text or document of _READ_AS_WHOLE, because it is the part that
-    the error is about.
+    In a field of _READ_AS_WHOLE the caller sent a whole text, and `otherwise` is the part that the
+    error is about: that part is returned.
     """
     value = body
+    # Pydantic adds the tags of unions to a location, and callers do not send them.
     for step in without_tags(location):
         is_member = isinstance(value, dict) and step in value
         is_item = isinstance(value, list) and isinstance(step, int) and step < len(value)

@@ -344,13 +344,14 @@ def _arrangements_to_try(
 
 def _most_chips_by_size(cluster: Cluster, nodes: Sequence[Node]) -> dict[int, int]:
     """Return the sizes of groups to try, in chips, each with the most chips that groups of this
-    size can have together. Unless the cluster gives the size, these are the largest _MAX_SIZES, the
-    divisors of the job, and those of the _MAX_SIZES most common domains."""
+    size can have together. Unless the cluster gives the size, these are the _MAX_SIZES largest that
+    a domain can host, and all divisors of the job's chips and of the chips that the most common
+    domains hold: such sizes leave few chips over."""
     domains_by_chips = Counter(
         sum(node.chips for node in members) for _, members in _nodes_by_domain(nodes)
     )
     domain_chips = np.array(list(domains_by_chips))
-    num_domains = np.array(list(domains_by_chips.values()))  # that have so many chips each
+    num_domains = np.array(list(domains_by_chips.values()))  # that hold so many chips each
     limit = cluster.num_chips
     if cluster.chips_per_domain is not None:
         sizes = {cluster.chips_per_domain}

@@ -56,6 +56,7 @@ def clusters_with_devices(cluster: Cluster, counts: Iterable[int]) -> Iterator[C
         if count % (per_chip * slice_chips):
             continue
         try:
+            # with_num_chips drops the shape of a single slice.
             resized = replace(
                 cluster.with_num_chips(count // per_chip), torus_shape=cluster.torus_shape
             )

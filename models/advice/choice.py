@@ -113,8 +113,8 @@ def choice_with_figures(
     chips_used: int,
     num_chips: int,
 ) -> Choice:
-    """Return a choice of `num_chips` chips with the time and the cost of the job. A step takes
-    `step_time_s` on the `chips_used` of them; all of them are paid."""
+    """Return a choice of `num_chips` chips with the time and the cost of the job, which follow from
+    the step time alone. A step takes `step_time_s` on `chips_used` of the chips; all are paid."""
     chip = problem.cluster.chip
     price = chip.usd_per_chip_hour
     checkpoint_every_s, goodput = objective.checkpointing(chips_used)
@@ -160,8 +160,9 @@ def choice_with_prediction(
     *,
     exact: bool,
 ) -> Choice:
-    """Return the choice with its fastest layout, the interval of its step, and whether it meets the
-    limits. `all_chips_s` is the step time on all chips where fewer are faster."""
+    """Return a choice that has the figures of choice_with_figures, completed by what only a
+    prediction knows: the fastest layout, the interval of its step, and whether the limits are met.
+    `all_chips_s` is the step time on all chips where fewer are faster."""
     predicted = replace(
         choice,
         layout=fastest.layout,
@@ -224,9 +225,10 @@ def minimized(choice: Choice, objective: Objective) -> float:
 
 
 def limit_excess(choice: Choice, objective: Objective) -> float:
-    """Return the largest ratio of a figure to its limit, at the probability that the objective asks
-    for. It is 1 where all limits are kept, slightly more where one cannot be checked
-    (UNCHECKED_EXCESS), and infinite for a choice that is refused."""
+    """Return how far a choice misses the limits: the largest ratio of a figure to its limit, at the
+    probability that the objective asks for. It is 1 where all limits are kept, so that such choices
+    rank alike, slightly more where one cannot be checked (UNCHECKED_EXCESS), and infinite for a
+    choice that is refused."""
     if choice.refused is not None:
         return math.inf
     shares = limit_shares(choice, objective)

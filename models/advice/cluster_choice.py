@@ -61,11 +61,12 @@ def rank_clusters(
 
     def choice_on(name: str, problem: Problem) -> Choice:
         """Return the choice that a search of a cluster makes. A cluster that there is no time for
-        is refused, unless it is the first."""
+        is refused, unless it is the first: one at least is searched."""
         num_chips = held_chips.get(name, problem.cluster.num_chips)
         if choices and not should_continue():
             late = "time ran out before this cluster"
             return refused_choice(name, problem, late, num_chips, exact=False)
+        # The cluster was made out of held nodes to be used as a whole.
         is_part = name in held_chips
         return _choice_on_cluster(
             name,
@@ -146,7 +147,7 @@ def no_cluster_fits(choices: Sequence[Choice], first_error: Infeasible) -> Infea
     those of `first_error`, the error of the first cluster."""
     reasons = "; ".join(f"{place_words(choice)}: {choice.refused}" for choice in choices)
     if not all(choice.exact for choice in choices):
-        return OutOfTime(f"; {reasons}")  # its message goes before
+        return OutOfTime(f"; {reasons}")  # appended to its own message
     detail = f"none of {len(choices)} clusters has a layout that fits; {reasons}"
     return Infeasible(
         constraint=first_error.constraint,

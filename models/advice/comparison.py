@@ -243,11 +243,13 @@ def _value_in_words(owner: Layout | Stack, field: str) -> str:
     follows in brackets, such as "true (--overlap-grad-reduce)", if it has one."""
     value = getattr(owner, field)
     shown = _format_value(value)
-    for switch in switches_of(owner) if isinstance(owner, Stack) else ():
+    switches = switches_of(owner) if isinstance(owner, Stack) else ()
+    for switch in switches:
         for setting in switch.settings:
             if switch.field == field and setting.value == value:
                 is_unset = setting.words == NOTHING
-                return f"{shown} ({f'{switch.name} not set' if is_unset else setting.words})"
+                words = f"{switch.name} not set" if is_unset else setting.words
+                return f"{shown} ({words})"
     return shown
 
 

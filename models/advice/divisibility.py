@@ -138,7 +138,8 @@ def _needs_no_pipeline(
 ) -> bool:
     """Return whether the best layout without a pipeline is within the tolerance of the best with
     one; False where that is not known. `guess_s` is about the step time of the best with one.
-    Searches are limited by it first, which saves time and does not change the result."""
+    Both sides are searched within this guess first, since a tight limit ends searches early. If
+    nothing is that fast, they are searched once more without a limit."""
     without_pipeline = Space(space.problem, _without_pipeline(space.constraints))
     try:
         tables_without = SearchTables(without_pipeline, profile)
@@ -147,10 +148,11 @@ def _needs_no_pipeline(
             if math.isinf(without_s) and limit_s == _LONGEST_S:
                 break
             # Look for any layout with a pipeline that is so fast that a pipeline is needed. The
-            # first limit, for layouts without one, lets none of them count.
+            # first limit is for layouts without one: no step is that short, so none is searched.
             limits = np.array([-math.inf, min(without_s / (1 + tolerance), limit_s)])
             needs_pipeline = finds_any(SearchTables(space, profile), limits, should_continue)
-            # Where nothing at all is as fast as the guess, it is tried again without the guess.
+            # Where neither side has a layout within the guess, try again without it. (None says
+            # that time ran out.)
             if needs_pipeline is not False or without_s < math.inf:
                 return needs_pipeline is False
     except (NoLegalLayout, Invalid, TooLarge):

@@ -1,5 +1,6 @@
 """The ways to divide a number of devices: products of the degrees that each axis may have by
-itself."""
+itself. They tell without a search which numbers of devices can have layouts, and which have many.
+"""
 
 from __future__ import annotations
 

@@ -95,8 +95,8 @@ class FastestAnswer:
 
     def answer_to(self, goal: Goal, should_continue: ShouldContinue) -> SearchAnswer:
         """Return the answer to a goal on this space. It is searched again if the goal differs from
-        the one that was searched for. Another limit of the step time does not matter, since this
-        answer keeps both."""
+        the one that was searched for in more than `faster_than`. That limit was the best step so
+        far, which is at most the goal's, so this answer keeps both."""
         if replace(goal, faster_than=self.goal.faster_than) == self.goal:
             return self.answer
         known = self.answer.layouts.take(np.array(self.answer.ranked[:1]))
@@ -197,9 +197,9 @@ def _search_fewer(
 def _contradiction_on_fewer(
     problem: Problem, constraints: Constraints, message: str
 ) -> Infeasible | None:
-    """Return an error about the constraint that rules out every layout on fewer chips. None if no
-    smaller number has layouts at all, so that constraints are not to blame. `message` says why no
-    layout uses all chips."""
+    """Return an error about the constraint that rules out every layout on fewer chips, as the
+    largest promising number shows. None if no smaller number has layouts at all, so that
+    constraints are not to blame. `message` says why no layout uses all chips."""
     if not constraints.allowed:
         return None
     no_constraints = Constraints()

@@ -69,6 +69,7 @@ def frontier(
             points = [Point.out_of_time(place) for place in block.places]
         else:
             points = _repeated_points(problem, block, previous) or [*sweep.points(block)]
+        # In the order of block.places, which the next block is compared with.
         previous = sorted(points, key=lambda point: tuple(point.at.values()))
         for point in points:
             at = {name: point.at[name] for name in grid}  # in the order of the grid
@@ -154,9 +155,10 @@ def crossings(
 def _crossings_along(
     axis: str, points: Sequence[Point], grid: Mapping[str, Sequence[float]], tolerance: float
 ) -> Iterator[Crossing]:
-    """Yield the crossings of the tolerance between neighbours along one axis. The gap falls along
-    axes of links, so `above` is the lower value. The estimate is interpolated between the two gaps,
-    or halfway where one has no layout with or without a pipeline."""
+    """Yield the crossings of the tolerance between neighbours along one axis. `above` is the lower
+    value of the axis: with faster links the gap falls, so there it is above the tolerance. The
+    estimate is interpolated between the two gaps, or halfway where one of them is infinite or -1,
+    since a point lacks layouts with or without a pipeline."""
     for at, row in rows_along(axis, points, grid):
         for lower, higher in pairwise(row):
             if not (lower.exact and higher.exact) or lower.gap is None or higher.gap is None:

@@ -127,9 +127,11 @@ def check_layout(
     """
     criteria = _Criteria(problem, constraints or Constraints(), oom_gib, accepts, express)
     broken = broken_rules_of(problem, layout)
-    legal = [] if layout is None else single_changes(problem, profile, layout)
+    every_change = [] if layout is None else single_changes(problem, profile, layout)
     changes = [
-        change for change in legal if criteria.allows(change.layout, change.outcome.needed_gib)
+        change
+        for change in every_change
+        if criteria.allows(change.layout, change.outcome.needed_gib)
     ]
     sure = [change for change in changes if criteria.is_sure(change.outcome.fit_probability)]
     sure.sort(key=lambda change: change.outcome.step_time_s)
@@ -160,7 +162,7 @@ def check_layout(
         no_best=fastest.reason if best is None else None,
         first_change=first,
         fitting=tuple(_first_of_each_knob(first, sure, criteria)) if must_fit else (),
-        single_changes=tuple(legal),
+        single_changes=tuple(every_change),
         warnings=tuple(_all_warnings(profile, criteria, prediction, best)),
         reserve_gib=criteria.constraints.memory_reserve_gib,
     )
@@ -242,7 +244,8 @@ def _predict_with_best(
 
 def _first_accepted_layout(changes: Iterable[SingleChange], criteria: _Criteria) -> list[Layout]:
     """Return a list with the layout of the first change of a knob that the criteria accept; empty
-    where there is none. Changes of switches are passed over."""
+    where there is none. It may beat what a stopped search found. Changes of switches are passed
+    over: they leave the layout as it is."""
     of_layout = (change for change in changes if change.switch is None)
     first = next(filter(criteria.accepts_change, of_layout), None)
     return [] if first is None else [first.layout]
@@ -392,8 +395,8 @@ def _distance(change: SingleChange) -> float:
 def _likeliest_to_fit(
     changes: Sequence[SingleChange], prediction: Prediction | None, criteria: _Criteria
 ) -> SingleChange | None:
-    """Return the change that the framework can be told with which a layout is likeliest to fit, out
-    of the _MOST_TRIED likeliest; None where none makes it likelier."""
+    """Return the change with which a layout is likeliest to fit, among those that the framework can
+    be told; None where none makes it likelier. The _MOST_TRIED likeliest are looked at."""
     probability = 0.0 if prediction is None else prediction.fit_probability
     likelier = [change for change in changes if change.outcome.fit_probability > probability]
     likelier.sort(key=lambda change: -change.outcome.fit_probability)
@@ -401,22 +404,26 @@ def _likeliest_to_fit(
 
 
 def _first_of_each_knob(
-    first: SingleChange | None, changes: Iterable[SingleChange], criteria: _Criteria
+    first_change: SingleChange | None, changes: Iterable[SingleChange], criteria: _Criteria
 ) -> list[SingleChange]:
-    """Return the first change of each knob that the framework can be told and that surely fits, at
-    most _MOST_CURES, out of the first _MOST_TRIED changes. `first` comes before the others, if it
-    surely fits and is a single change."""
-    firsts = dict[str, SingleChange]()
-    if first is not None and criteria.is_sure(first.outcome.fit_probability) and not first.is_whole:
-        firsts[first.knob] = first
-    others = (change for change in changes if change.knob not in firsts)
+    """Return different ways to make a layout fit: the first change of each knob that the framework
+    can be told and that surely fits, at most _MOST_CURES, out of the first _MOST_TRIED changes.
+    `first_change` comes before them, if it surely fits and is a single change."""
+    by_knob = dict[str, SingleChange]()
+    if (
+        first_change is not None
+        and criteria.is_sure(first_change.outcome.fit_probability)
+        and not first_change.is_whole
+    ):
+        by_knob[first_change.knob] = first_change
+    others = (change for change in changes if change.knob not in by_knob)
     for change in islice(others, _MOST_TRIED):
-        if len(firsts) == _MOST_CURES:
+        if len(by_knob) == _MOST_CURES:
             break
-        expressed = None if change.knob in firsts else _expressed_if_sure(change, criteria)
+        expressed = None if change.knob in by_knob else _expressed_if_sure(change, criteria)
         if expressed:
-            firsts[expressed.knob] = expressed
-    return list(firsts.values())
+            by_knob[expressed.knob] = expressed
+    return list(by_knob.values())
 
 
 # -- warnings

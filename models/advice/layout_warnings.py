@@ -95,7 +95,7 @@ def _axes_across_domains(review: _Review) -> Iterator[LayoutWarning]:
 
 def _crosses_domains(problem: Problem, layout: Layout, parallelism: str) -> bool:
     """Return whether groups of "tensor" or "expert" parallelism lie in several scale-up domains.
-    Such layouts have points of complexity for it."""
+    This is read off the points of complexity that such layouts get for it."""
     points = complexity_terms(problem, Layouts.of([layout]))
     return bool(points[f"{parallelism}_across_domains"][0])
 
@@ -126,9 +126,9 @@ def _span_in_words(factors: Mapping[str, int], domain: int) -> str:
 
 
 def _change_that_stays_inside(review: _Review, axis: str, parallelism: str) -> str:
-    """Return words on the change of one knob that keeps the axis inside a domain and surely fits;
-    empty where there is none. Axes inside this one are tried first, then the placement, then the
-    axis itself."""
+    """Return words on the change of one knob that keeps an axis ("tp" of "tensor" parallelism, "ep"
+    of "expert") inside a domain and surely fits; empty where there is none. The degrees inside the
+    axis are tried first, since they push it out, then the placement, then the axis itself."""
     variants = neighbours(review.problem, review.layout)
     for knob in (*_degrees_inside(review.layout, axis), "placement", axis):
         inside = [

@@ -78,8 +78,9 @@ def gap_interval(gap: float, spread: float) -> tuple[float, float]:
 
 
 def need_by_gap(gap: float, spread: float, tolerance: float) -> Need:
-    """Return whether a pipeline is needed, by its worth. It is undecided where the tolerance lies
-    in the 80% interval of the gap. All verdicts and frontiers use this definition."""
+    """Return whether a pipeline is needed: whether the gap is above the tolerance. It is undecided
+    where the tolerance lies in the gap's 80% interval. `spread` is the standard deviation of
+    log(1 + gap). All verdicts and frontiers use this definition."""
     if math.isinf(gap) or gap == -1:  # only one side has layouts (is_above)
         return "yes" if gap > 0 else "no"
     low, high = gap_interval(gap, spread)
@@ -89,7 +90,8 @@ def need_by_gap(gap: float, spread: float, tolerance: float) -> Need:
 
 
 def probability_above(gap: float, spread: float, tolerance: float) -> float:
-    """Return the probability that the gap is above the tolerance."""
+    """Return the probability that the gap is above the tolerance. log(1 + gap) is normal, with the
+    standard deviation `spread`."""
     if math.isinf(gap) or gap == -1:  # only one side has layouts (is_above)
         return float(gap > 0)
     beyond = math.log1p(gap) - math.log1p(tolerance)
@@ -181,9 +183,9 @@ def pipelining_verdict(
     standard deviation of log(1 + gap) where both exist, and `exact` says that the search was not
     stopped.
 
-    Where a side has no candidate, `missing` is (whether it has none under any constraints, why); it
-    is None where the search was stopped. `forbidden` is (schedules that the training recipe rules
-    out, why).
+    Where a side has no candidate, `missing` is (whether it would have none without the constraints
+    too, why); it is None where the search was stopped. `forbidden` is (schedules that the training
+    recipe rules out, why).
     """
     if without is None or with_pp is None or gap_spread is None:
         pipelining = _verdict_on_one_side(without, with_pp, missing)
@@ -200,10 +202,11 @@ def _verdict_on_one_side(
     without: Candidate | None, with_pp: Candidate | None, missing: tuple[bool, str] | None
 ) -> Pipelining:
     """Return the verdict where no layout without a pipeline was found, or none with one. `missing`
-    is (whether there is none under any constraints, why); None where the search was stopped."""
+    is (whether there would be none without the constraints too, why); None where the search was
+    stopped. Where constraints are why, it is not known whether a pipeline is needed."""
     stopped = (False, "had been found when the search was stopped")
     is_known, why = missing or stopped
-    # Without any layout that does without, a pipeline is needed.
+    # A pipeline is needed where no layout does without one.
     is_needed = without is None
     verdict = f"No layout {'without' if is_needed else 'with'} a pipeline {why}."
     draft = Pipelining(without=without, with_pp=with_pp, needed="unknown", verdict=verdict)
@@ -330,7 +333,7 @@ def _worth_of_pipeline(
     gap: float, interval: tuple[float, float], tolerance: float, split: dict[str, float]
 ) -> str:
     """Return a sentence on how much slower the best layout without a pipeline is, and in which
-    terms."""
+    terms. `split` has the seconds without a pipeline minus those with one, by term of the step."""
     low, high = interval
     sentence = (
         f"The best layout without one is {_pace(gap)} than the best with one (80% sure:"
@@ -349,7 +352,8 @@ def _pace(gap: float) -> str:
 
 
 def _pace_range(low: float, high: float) -> str:
-    """Return words such as "2.1% to 14% slower"; both words where the signs differ."""
+    """Return words such as "2.1% to 14% slower", or "3.0% faster to 14% slower" where the signs
+    differ."""
     if low > 0:
         return f"{_percent(low)} to {_pace(high)}"
     if high <= 0:
@@ -365,7 +369,7 @@ def _percent(share: float) -> str:
 
 def _largest_terms(split: dict[str, float]) -> str:
     """Return words on the terms that change most without a pipeline, the largest first, and on the
-    sum of all others."""
+    sum of all others. `split` has the change of each term in seconds."""
     largest_first = sorted(split, key=lambda term: -abs(split[term]))
     least_s = _WORTH_NAMING * abs(split[largest_first[0]])
     named = [term for term in largest_first[:_MOST_TERMS] if abs(split[term]) >= least_s]

@@ -93,9 +93,10 @@ def _legal_spaces(whole: Space, counts: Sequence[int]) -> Iterator[Space]:
 
 
 def whole_domains(problem: Problem) -> list[Cluster]:
-    """Return the cluster cut to whole scale-up domains, if some chips lie outside them. If numbers
-    of experts share only powers of two with a domain, return also a cluster with the largest power
-    of two of each domain, such as 64 chips of 72."""
+    """Return clusters on fewer chips, which may be faster because groups then fill domains: the
+    cluster cut to whole scale-up domains, if some chips lie outside them; and, if numbers of
+    experts share only powers of two with a domain, the cluster with the largest power of two of
+    each domain, such as 64 chips of 72."""
     cluster = problem.cluster
     # A torus has no scale-up domains to keep whole.
     if not cluster.dims or cluster.dims[0].kind == "ring":
@@ -122,8 +123,9 @@ def _experts_want_power_of_two(problem: Problem, domain: int) -> bool:
 
 
 def _clusters_within(cluster: Cluster, counts: Sequence[int]) -> Iterator[Cluster]:
-    """Yield the cluster with each of these numbers of devices that needs no more scale-up domains
-    than it has. A cut to fewer devices must lie in the domains that the job has."""
+    """Yield the cluster cut to each of these numbers of devices, if these lie in no more scale-up
+    domains than the job has now. They might: a resized cluster takes equally many devices of each
+    domain where it can, and so may take them of more domains."""
     domains = _domain_count(cluster)
     for resized in clusters_with_devices(cluster, counts):
         if _domain_count(resized) <= domains:

@@ -253,7 +253,7 @@ def _shortlist(
     rows = list(dict.fromkeys([answer.simplest, *sides, *answer.ranked, *front_rows]))
     shown = answer.layouts.take(np.array(rows))
     bolder = fastest_bolder_layout(answer, should_continue)
-    # `bolder` has one layout or none. None may also mean that time ran out.
+    # `bolder` has one layout, or no layout: then there is none, or time ran out.
     bolder_is_known = len(bolder) > 0 or should_continue()
     described = candidates(answer.tables.predict(Layouts.concatenate([shown, bolder])), profile)
     # A bolder layout comes last, behind the rows of the answer, and has no row itself.

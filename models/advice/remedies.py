@@ -175,10 +175,10 @@ def fit_probability_after(
 
     Predictions of memory of one job are off by nearly the same factor, whose logarithm is normal.
     If the peak was measured, the factor is known. Otherwise it is distributed as in the cases in
-    which the given layout fits, or does not, as the run showed. From one layout to another the
-    logarithm moves by no more than they differ, and by no more than _CHANGE_SPREAD, the spread of
-    differences between the residuals of published runs of one job. A run whose outcome was sure
-    beforehand thus tells nothing new.
+    which the given layout fits, or does not, as the run showed. Between two layouts the logarithm
+    differs by no more than the logarithms of their predicted needs do, and by no more than
+    _CHANGE_SPREAD, the spread of differences between the residuals of published runs of one job. A
+    run whose outcome was sure beforehand thus tells nothing new.
     """
     if given is None or shown.outcome == "not_known":
         return probability
@@ -206,8 +206,8 @@ def _headroom(needed_gib: float, given: Prediction, spread: float) -> float:
 
 def _possible_errors(given_headroom: float, spread: float, shown: MemoryShown) -> list[float]:
     """Return equally likely errors of the predicted memory that agree with what the run showed, in
-    standard deviations; above 0 a layout needs more than predicted. `given_headroom` is the error
-    at which the layout that ran just fits."""
+    standard deviations; above 0 a layout needs more than predicted. A measured peak leaves a single
+    error. `given_headroom` is the error at which the layout that ran just fits."""
     if shown.peak_factor is not None:
         return [math.log(shown.peak_factor) / spread]
     fit_probability = NormalDist().cdf(given_headroom)

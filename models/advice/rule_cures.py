@@ -84,7 +84,8 @@ def _broken_rule(problem: Problem, layout: Layout, rule: Rule) -> BrokenRule:
     field = rule.blamed_field(problem, layout)
     is_of_batch = field == BATCH_FIELD
     knob = rule.blamed_knob(problem, layout)
-    # A micro-batch is to blame only where the data-parallel ranks divide the batch as it is.
+    # A micro-batch is to blame only where the data-parallel ranks divide the batch as it is: the
+    # batch can then stay.
     of_batch = [] if knob == "micro_batch" else _cures_of_batch(problem, layout, rule)
     of_knobs = [*_cures_of_knobs(problem, layout, rule, knob)]
     return BrokenRule(

@@ -125,9 +125,9 @@ class SingleChange:
         return ", ".join(changes)
 
     def _value_of(self, knob: Knob, values: Mapping[str, Any]) -> Any:
-        """Return the value of a knob in `values`, which maps fields of a layout; a list for a knob
-        of several fields. A framework may be told only some of them. The others are those of the
-        layout, and the whole need not be a valid layout."""
+        """Return the value of a knob, a list for a knob of several fields. `values` has the fields
+        that the two layouts differ in, before or after the change. Fields that it lacks have the
+        values of the layout. (Knob.value needs a valid layout, which the mixture may not be.)"""
         of_fields = [values.get(field, getattr(self.layout, field)) for field in knob.fields]
         return of_fields[0] if len(of_fields) == 1 else of_fields
 

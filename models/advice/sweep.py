@@ -246,7 +246,8 @@ class FrontierSweep:
                     if point.at != slowest_place:
                         yield point
                 return
-            # The block had too many layouts: later ones are searched as a whole at half this gain.
+            # The block had too many layouts to be searched as a whole. Later blocks are so only if
+            # they gain less than half as much.
             self._whole_block_speedup = 1 + (speedup - 1) / 2
         # The slow half has the same slowest place, and so the same answer there.
         slow, fast = block.halves(axis)

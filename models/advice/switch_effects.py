@@ -1,4 +1,4 @@
-"""Switch effects say what other switches of the software would cost: one prediction for each.
+"""Switch effects say how step time and memory would change with another value of each switch.
 
 A *switch* is a choice of the software that no layout makes, such as a kernel. Its *taken* value is
 the one that tuned recipes set.
@@ -66,7 +66,7 @@ def switch_effects(problem: Problem, profile: Profile, layout: Layout) -> list[S
         return _cost(base.with_stack(asked, profile.coefficients(asked.scopes)))
 
     base_cost = _cost(base)
-    # Old software had the defaults, and the recipes, of its year.
+    # Old software had the defaults, and was tuned by the recipes, of its year.
     year = profile.software_year - problem.stack.age_years if problem.stack.age_years else None
     effects = list[SwitchEffect]()
     for switch in switches_of(problem.stack):

@@ -67,6 +67,7 @@ def thresholds(
     found = []
     gb_s = _bandwidths(cluster)
     for scale in [scale for scale in ("up", "out") if scale in gb_s]:
+        # The present place is the factor 1 on the bandwidth.
         search = _ThresholdSearch(sweep, tolerance, is_above, f"scale_{scale}", 1, gb_s[scale])
         found.append(search.first_threshold(_BANDWIDTH_STEPS, bisects=True))
     if cluster.fabric.domain is not None:
@@ -77,8 +78,9 @@ def thresholds(
 
 
 def _bandwidths(cluster: Cluster) -> dict[str, float]:
-    """Return the GB/s of a chip by the scale of links: "up" within scale-up domains, "out" between
-    them, of each the innermost links. For a torus, "up" is that of one link."""
+    """Return the bandwidth of a chip in GB/s by the scale of its links: "up" within scale-up
+    domains, "out" between them. Of several levels of one scale the innermost counts. For a torus,
+    "up" is the bandwidth of one link."""
     devices = cluster.chip.devices_per_chip
     # Dims are in order from the innermost; read backwards, the innermost of a scale overwrites.
     gb_s: dict[str, float] = {dim.scale: dim.gb_s * devices for dim in reversed(cluster.dims)}

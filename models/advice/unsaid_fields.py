@@ -38,10 +38,10 @@ class UnsaidField:
 def unsaid_fields(
     problem: Problem, profile: Profile, layout: Layout, said: Collection[str] = ()
 ) -> list[UnsaidField]:
-    """Return the fields of the stack that a launch with the stack's arguments would leave at
-    another value, and that move the step time or memory of the layout. The framework that is
-    launched is as old as the stack. `said` are fields that settings other than switches state; they
-    are left out.
+    """Return the fields of the stack that would have another value in a launch with the arguments
+    that we write for it, and that move the step time or memory of the layout. The launched release
+    is as old as the stack says (`age_years`). `said` are fields that the caller stated by other
+    settings than switches; they are left out.
 
     Fields that move nothing are left out, such as which schedules there are: the launch names the
     one to use.

@@ -1,9 +1,9 @@
 """The distance of a source of runs from the others, as a fit that has not seen it finds it.
 
-An organisation's runs have machines, settings and ways of measuring in common, and so a part of
-their residuals. A user's cluster is such a source, so this part belongs into its intervals until
-its own runs tell it (models.spec.profile.Neighbourhood). A *residual* is the log of measured over
-predicted values.
+A *source* is an organisation with one stack on one generation of chips. Its runs have machines,
+settings and ways of measuring in common, and so a part of their residuals. A user's cluster is such
+a source, so this part widens its intervals until its own runs tell it
+(models.spec.profile.Neighbourhood). A *residual* is the log of measured over predicted values.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ def between_sources(
     """Return the standard deviation of what the runs of a source have in common, in the log of
     these quantities. 0 stands for too few sources to tell.
 
-    A source is an organisation with one stack on one generation of chips; `organisations` names the
-    organisation of each key. A source lies where the median of its residuals is, under a fit that
-    saw no run of its organisation. The result is the standard deviation of a normal distribution
-    whose nearest four fifths have the same mean square as those medians. A stack that only one
-    organisation ran on such chips is left out: its residuals come mostly from terms without runs,
-    which widen intervals by themselves.
+    `organisations` names the organisation of each key. A source lies where the median of its
+    residuals is, under a fit that saw no run of its organisation. The result is the standard
+    deviation of a normal distribution, fitted to the four fifths of these medians nearest to 0. A
+    stack that only one organisation ran on such chips is left out: its residuals come mostly from
+    terms without runs, which widen intervals by themselves.
     """
     names = np.array([organisations[target.key] for target in fit.targets])
     _, folds = np.unique(names, return_inverse=True)
@@ -53,20 +52,20 @@ def spread_of_sources(
     """Return the standard deviation between sources, as `between_sources` defines it, from
     residuals (targets,) under fits that saw no run of the target's organisation. `names` (targets,)
     are the organisations. A run whose residual is not a number does not count."""
-    # The rows of each source, and the organisations of each pair of chip generation and stack. A
-    # pair with one organisation is left out: its residuals come mostly from terms without runs.
-    members: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    # A source is an organisation with a pair of chip generation and stack. A pair that only one
+    # organisation ran is left out: its residuals come mostly from terms without runs.
+    rows_of_source: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     organisations: defaultdict[str, set[str]] = defaultdict(set)
     for i, target in enumerate(fit.targets):
         is_measured = target.quantity in quantities and target.side == "equal"
         if is_measured and not np.isnan(residuals[i]):
             problem = target.problem
             pair = f"{problem.cluster.chip.generation}/{problem.stack.calibrated_as}"
-            members[pair, str(names[i])].append(i)
+            rows_of_source[pair, str(names[i])].append(i)
             organisations[pair].add(str(names[i]))
     medians = sorted(
         abs(float(np.median(residuals[rows])))
-        for (pair, _), rows in members.items()
+        for (pair, _), rows in rows_of_source.items()
         if len(rows) >= _MIN_RUNS and len(organisations[pair]) > 1
     )
     if len(medians) < _MIN_SOURCES:
@@ -77,8 +76,8 @@ def spread_of_sources(
 
 def _mean_square_of_nearest() -> float:
     """Return the mean square of a standard normal variable, given that it lies in the central
-    _NEAREST of its distribution. Over it, the mean square of the nearest medians is the variance of
-    all."""
+    _NEAREST of its distribution. The mean square of the nearest medians, divided by this, estimates
+    the variance of all medians."""
     normal = NormalDist()
     end = normal.inv_cdf((1 + _NEAREST) / 2)
     return 1 - 2 * end * normal.pdf(end) / _NEAREST  # variance of a truncated normal

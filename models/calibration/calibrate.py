@@ -1,9 +1,11 @@
 """Fit a profile to measured runs: a new profile, its joint posterior, what moved and how well it
 predicts runs that it did not see.
 
-A *term* is what a scope, such as one chip or stack, adds to a coefficient; in a scope other than
-"all" it is an *offset*. A term is *identified* where the runs made it clearly surer than its prior.
-A *fleet* is the machines of one deployment, as opposed to published runs.
+A *coefficient* is a number of the cost model that no data sheet gives, such as the share of peak
+that matrix products reach. A *term* is what a scope, such as one chip or stack, adds to a
+coefficient; in a scope other than "all" it is an *offset*. A term is *identified* where the runs
+made it clearly surer than its prior. A *fleet* is the machines of one deployment, as opposed to
+published runs.
 """
 
 from __future__ import annotations
@@ -109,20 +111,22 @@ def calibrate(
 
     changed = {**_fitted_terms(time, time_estimate), **_fitted_terms(memory, memory_estimate)}
     before = {**time.profile.by_key, **memory.profile.by_key}
-    changes = [
+    moved = [
         _term_change(before[key], term)
         for key, term in changed.items()
         if is_identified(before[key], term) or _shift(before[key], term) > _VISIBLE_SHIFT
     ]
+    # A fit may have further terms, which move only with terms that the runs depend on.
     in_scope = {term.key for fit in (time, memory) for term in fit.terms_in_scope}
     unidentified = [key for key in in_scope if not is_identified(before[key], changed[key])]
     outlier_keys = [
-        *contradicted,
+        *contradicted,  # runs whose measured parts do not go with their own step times
         *outliers(time, time_estimate),
         *outliers(memory, memory_estimate),
     ]
 
     stored = _stored_terms(profile, before, changed)
+    # Influences tell a fleet which of its reports moved its profile.
     fitted = profile.with_terms(
         stored,
         residual_spread=time_estimate.spread,
@@ -149,7 +153,7 @@ def calibrate(
         posterior=_joint_posterior(time, time_estimate, known).joined(
             _joint_posterior(memory, memory_estimate, known)
         ),
-        moved=tuple(sorted(changes, key=lambda change: -abs(change.shift_in_spreads))),
+        moved=tuple(sorted(moved, key=lambda change: -abs(change.shift_in_spreads))),
         unidentified=tuple(sorted(unidentified)),
         outliers=tuple(dict.fromkeys(outlier_keys)),
         error_before=_error(time, time.log_predictions(time.prior_mean)),
@@ -163,9 +167,9 @@ def calibrate(
 
 
 def with_published_terms(profile: Profile, observations: Sequence[Observation]) -> Profile:
-    """Return the profile with terms fitted to published runs as `calibrate` does, but without its
-    estimates of how far runs scatter, which need many solutions. It is a first fit, by whose
-    predictions the layouts are chosen that sources leave open."""
+    """Return the profile with terms fitted to published runs. It is a first fit: where a source
+    leaves a layout open, one is chosen by this profile's predictions, and `calibrate` then fits
+    again. It skips the estimates of how far runs scatter, which take long and choose no layout."""
     known = Posterior.independent()
     time, time_estimate, _ = solve_time_fit(profile, observations, known, new_fleet=False)
     memory = memory_fit(profile, observations, known)

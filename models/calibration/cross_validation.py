@@ -1,9 +1,10 @@
 """Cross-validation says what a fit is worth on runs that it did not see.
 
 Runs of one model, chip and stack are held out together, because what they have in common would give
-away the answer. Where there are too few such groups, stretches of time are held out. *Spreads* are
-standard deviations of the log of measured over predicted values, by kind of run. A *new fleet* is
-the machines of one deployment; otherwise runs are published ones.
+away the answer. Where there are too few such groups, stretches of time are held out. A *target* is
+one measurement of a run that a fit should meet. *Spreads* are standard deviations of the log of
+measured over predicted values, by kind of run. A *new fleet* is the machines of one deployment;
+otherwise runs are published ones.
 """
 
 from __future__ import annotations
@@ -131,8 +132,8 @@ def with_published_spreads(
 ) -> Profile:
     """Return the profile with spreads of published runs, estimated from `held_out` predictions.
     `weight` (targets,) is the fit's by default. Runs outside the range of all others are predicted
-    worse, by a common factor. The factor is found with the spreads of all runs, and the spreads are
-    then estimated again without its effect."""
+    worse, by a common factor. The factor is found with the spreads of all runs. Then the residuals
+    of the runs outside are divided by it, and the spreads are estimated again."""
     weight = fit.weight if weight is None else weight
     outside = lies_outside_others(fit, np.array([groups[target.key] for target in fit.targets]))
     spreads = residual_spreads(fit, estimate, held_out, groups, weight)

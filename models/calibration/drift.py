@@ -3,8 +3,8 @@ again on either side of each change that it finds (binary segmentation).
 
 Pettitt, A non-parametric approach to the change-point problem, Applied Statistics 28 (1979). The
 test looks at ranks only, so that an outlier is one run and no change. Residuals are a number for
-each run, such as log measured over predicted step time. A *split* is the index of the first run
-after a change.
+each run, such as log measured over predicted step time. A *level* is the median of the residuals
+between two changes, and a *split* the index of the first run after a change.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def level_changes_among_kinds(residuals: Array, kinds: Array) -> list[Change]:
 
 def _levels_of_kinds(residuals: Array, kinds: Array) -> Array:
     """Return the median residual of each run's kind; shape (runs,). Kinds of too few runs are taken
-    together."""
+    together, because a level of their own would hide any change in them."""
     names, code, counts = np.unique(kinds, return_inverse=True, return_counts=True)
-    # Kinds with too few runs share the code behind that of the last kind.
+    # Codes are 0 to len(names) - 1; kinds with too few runs share the next number.
     return _group_medians(residuals, np.where(counts[code] < 2 * MIN_RUNS, len(names), code))
 
 
@@ -84,8 +84,8 @@ def _group_medians(residuals: Array, groups: Array) -> Array:
 
 
 def _segmented(residuals: Array, start: int, significance: float) -> list[int]:
-    """Return the indices of the runs that begin a new level, in a stretch that begins at index
-    `start`. Both sides of a change are searched in turn."""
+    """Return the indices of the runs that begin a new level, counted in the whole series, of which
+    `residuals` begin at index `start`. Both sides of a change are searched in turn."""
     split, p_value = _pettitt(residuals)
     if p_value >= significance:
         return []

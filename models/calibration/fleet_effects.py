@@ -91,7 +91,7 @@ def _initial_spread(term: Term) -> float | None:
 
 def without_fleet(profile: Profile) -> Profile:
     """Return the profile without the fleet's offsets and spreads, as it describes published
-    machines."""
+    machines, of which the fleet's reports say nothing."""
     return replace(
         profile,
         terms=_not_of_fleet(profile.terms),

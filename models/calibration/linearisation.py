@@ -1,9 +1,10 @@
 """Log predictions to first order in the terms of a profile.
 
-Coefficients are sums of terms on their unbounded scale, the log or the log-odds: one term for each
-scope, such as one chip or stack. So the slope of a log prediction in a term is its slope in the
-coefficient that the term is a part of. A few coefficients stand for many terms: problems with the
-same scopes make a *block*, in which the same terms are added up.
+A fit asks for the slopes of many predictions at once. Coefficients of the cost model are sums of
+terms on their unbounded scale, the log or the log-odds: one term for each scope, such as one chip
+or stack. So the slope of a log prediction in a term is its slope in the coefficient that the term
+is a part of. A few coefficients stand for many terms: problems with the same scopes make a *block*,
+in which the same terms are added up.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ def student_t_loss(residual: Array, noise: Array) -> Array:
 
 
 def student_t_weight(residual: Array, weight: Array, noise: Array) -> Array:
-    """Return the weights of squared residuals with which weighted least squares minimise the
-    Student-t loss, once weights and residuals agree (Lange, Little and Taylor 1989, Robust
-    statistical modeling using the t distribution)."""
+    """Return the weights of squared residuals. Weighted least squares, repeated with the weights of
+    its own residuals, ends at the minimum of the Student-t loss (Lange, Little and Taylor 1989,
+    Robust statistical modeling using the t distribution)."""
     nu = DEGREES_OF_FREEDOM
     return np.asarray(weight * (nu + 1) / (nu + (residual / noise) ** 2) / noise**2)
 
@@ -77,8 +77,8 @@ class BoundLoss:
         return np.asarray(2 * _GROSS_LOSS * np.log1p(logistic / _GROSS_LOSS))
 
     def irls_residual(self) -> Array:
-        """Return the residuals that make weighted least squares, with `irls_weight`, step to the
-        minimum of the loss: its slope over the curvature of the parabola in its place."""
+        """Return the residuals with which weighted least squares, with `irls_weight`, step towards
+        the minimum of the loss: its slope over the curvature of a parabola (`_majorant`)."""
         return np.asarray(self.sign * self.width * self._wrong_probability() / self._majorant())
 
     def irls_weight(self, weight: Array) -> Array:
@@ -86,7 +86,8 @@ class BoundLoss:
         return np.asarray(weight * self._damping() * self._majorant() / self.width**2)
 
     def information(self, weight: Array) -> Array:
-        """Return the curvature of the loss, with the damping taken as constant."""
+        """Return the curvature of the loss, with the factor `_damping` taken as constant. It says
+        how much each target tells of its prediction."""
         wrong = self._wrong_probability()
         return np.asarray(weight * self._damping() * wrong * (1 - wrong) / self.width**2)
 

@@ -1,8 +1,10 @@
 """Maximum a posteriori (MAP) estimates of a profile's terms from measurements of positive
 quantities.
 
-A *term* is what a scope, such as one chip or stack, adds to a coefficient. It lies on an unbounded
-scale: the log of a positive coefficient, or the log-odds of a fraction. A *new fleet* is the
+A *coefficient* is a number of the cost model that no data sheet gives, such as the share of peak
+that matrix products reach. A *term* is what a scope, such as one chip or stack, adds to it, on an
+unbounded scale: the log of a positive coefficient, or the log-odds of a fraction. A *target* is a
+measured value that a prediction should equal, or a bound that it should keep. A *new fleet* is the
 machines of one deployment, which the profile may not have seen.
 
 θ are the terms, with the prior N(μ, P⁻¹), and r_i(θ) = log target_i - log predicted_i(θ) are the
@@ -127,7 +129,8 @@ class Batch:
 
     def log_predictions(self, columns: Array, values: Array) -> Array:
         """Return log predictions of each layout under n sets of `values` (n, columns) of the
-        coefficients in these columns of a record; shape (layouts, n)."""
+        coefficients in these columns of a record; shape (layouts, n). Other coefficients keep the
+        values of the profile."""
         # A record is a row of floats, one for each coefficient.
         coefficients = np.repeat(self.coefficients, len(values))
         coefficients.view(np.float64).reshape(len(values), -1)[:, columns] = values
@@ -219,7 +222,7 @@ class Fit:
             targets_of_batches.setdefault((number, target.quantity), []).append(i)
         batches = list[Batch]()
         blocks = list[Block]()
-        end = 0
+        end = 0  # the rows of the linearisation that the batches so far have
         for terms, targets_of_batches in targets_of_blocks.items():
             begin = end
             for targets in targets_of_batches.values():
@@ -287,8 +290,9 @@ class Fit:
         return np.where(self.is_fraction, 1 / (1 + exponential), exponential)
 
     def _shifted(self, unbounded: Array) -> Array:
-        """Return natural values of n coefficients with each shifted up by _DIFFERENCE on its
-        unbounded scale, each shifted down, and none shifted; shape (2n + 1, n)."""
+        """Return the natural values of n coefficients that central differences need: with each
+        shifted up by _DIFFERENCE on its unbounded scale, each shifted down, and none shifted; shape
+        (2n + 1, n)."""
         n = len(unbounded)
         values = np.tile(self._natural(unbounded), (2 * n + 1, 1))
         np.fill_diagonal(values, self._natural(unbounded + _DIFFERENCE))
@@ -302,9 +306,8 @@ class Fit:
     def solve_from(
         self, linear: Linearisation, weight: Array, steps: int = _GAUSS_NEWTON_STEPS
     ) -> Estimate:
-        """Return the estimate that at most so many Gauss-Newton `steps` reach from a linearisation,
-        with these weights of the targets, which are 0 for targets to leave out. Noise is estimated
-        anew in every step."""
+        """Return the estimate that at most `steps` Gauss-Newton steps reach from a linearisation.
+        `weight` (targets,) is 0 for targets to leave out. Noise is estimated anew in every step."""
         damping = 0.0
         noise = self.prior_noise
         for iteration in range(steps):
@@ -481,7 +484,7 @@ class Fit:
 
     def _laplace(self, linear: Linearisation, weight: Array, noise: Array) -> Estimate:
         """Return the estimate at a linearisation's terms, with Laplace's covariance. Random effects
-        are found at `noise`. The noise of the estimate is made of the residuals without them."""
+        are found at `noise` and taken off the residuals, which then give the estimate's noise."""
         effect = self._random_effect(linear.predicted, weight, noise)
         residual = self.residual(linear.predicted + effect)
         irls_weight = self._student_t_weight(residual, weight, noise)
@@ -502,7 +505,7 @@ def _random_effects(targets: Sequence[Target], spread: float) -> RandomEffects:
 
 def _pooled_spread(residual: Array, weight: Array, prior: float) -> float:
     """Return the spread of weighted residuals from their weighted median absolute deviation. It is
-    pooled with a `prior` spread as if that had been seen in _NOISE_POOLING_RUNS more."""
+    pooled with a `prior` spread, as if _NOISE_POOLING_RUNS further runs had shown that one."""
     if not len(residual):
         return prior
     away = np.abs(residual)

@@ -97,8 +97,8 @@ def gemm_seconds(timings: GemmTimings, coefficients: Coefficients) -> Array:
 
 
 def published_collective_seconds(timings: CollectiveTimings, published: Coefficients) -> Array:
-    """Return the seconds that published machines take for each size. They are NaN where no
-    benchmark was published, and for sizes between small and large."""
+    """Return the seconds that published machines take for each size, to show beside measured ones.
+    They are NaN where no benchmark was published, and for sizes between small and large."""
     ratio = np.full(len(timings.sizes), np.nan)
     ratio[timings.sizes <= SMALL_BYTES] = _published_ratio(timings, "small", otherwise=np.nan)
     ratio[timings.sizes >= LARGE_BYTES] = _published_ratio(timings, "large", otherwise=np.nan)
@@ -117,7 +117,7 @@ def collective_offsets(timings: CollectiveTimings, published: Coefficients) -> d
     is_small = timings.sizes <= SMALL_BYTES
     if is_small.any() and timings.operation != "send_recv":
         offset = _collective_offset(timings, "small", is_small, "collective_s", published)
-        if abs(offset) < MAX_OFFSET:  # beyond it the latency lies elsewhere than in the call
+        if abs(offset) < MAX_OFFSET:  # beyond it, something else than the call takes the time
             offsets["collective_s"] = offset
     return offsets
 
@@ -125,8 +125,9 @@ def collective_offsets(timings: CollectiveTimings, published: Coefficients) -> d
 def _collective_offset(
     timings: CollectiveTimings, size: Size, selected: Array, name: str, published: Coefficients
 ) -> float:
-    """Return the offset of the coefficient `name` from the messages of one size, which the mask
-    `selected` has. Times are compared with published ones, where there are any."""
+    """Return the offset of the coefficient `name` that explains the messages of one size, which the
+    mask `selected` has."""
+    # Where a benchmark of this operation was published, its times stand for those of the model.
     measured = timings.seconds[selected] / _published_ratio(timings, size)
     part = replace(timings, sizes=timings.sizes[selected], seconds=measured)
     return _solve_offset(name, published, partial(collective_seconds, part), measured)
@@ -217,7 +218,8 @@ def remaining_slowdown(
     timings: CollectiveTimings | GemmTimings, offsets: Mapping[str, float], published: Coefficients
 ) -> float:
     """Return the model's seconds with these offsets over the measured ones: the median over large
-    messages or products; 1 where there are none. It is near 1 where the offsets explain them."""
+    messages or products; 1 where there are none. It is near 1 where the offsets explain the
+    measured times, and far above 1 where those are faster than any machine is."""
     # With the offsets, coefficients are those of this machine and not of published ones.
     coefficients = replace(published, **coefficients_with_offsets(published, offsets))
     if isinstance(timings, CollectiveTimings):

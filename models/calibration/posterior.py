@@ -42,8 +42,8 @@ class Posterior:
         return cls(tuple(keys), (precision + precision.T) / 2)  # symmetric in spite of rounding
 
     def joined(self, other: Posterior) -> Posterior:
-        """Return the posterior of the terms of both, which have no term in common and are
-        independent of each other."""
+        """Return the posterior of the terms of both, such as those of the fits of time and of
+        memory. The two have no term in common and are independent of each other."""
         n = len(self.keys)
         precision = np.zeros((n + len(other.keys),) * 2)
         precision[:n, :n] = self.precision

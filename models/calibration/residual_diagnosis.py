@@ -12,7 +12,7 @@ of these causes, whose probabilities follow from how well each explains it:
 - Something happened that no term describes: the job was another, or the measurement has an error.
 
 Terms here are those of the breakdown, the parts of a step time such as compute or data-parallel
-traffic. A *draw* is one set of random coefficients.
+traffic. A *draw* is one set of random coefficients; draw 0 is the prediction itself.
 
 The spreads of coefficients say which term varies most from run to run. They say nothing of faults,
 so that a gap which they hardly explain is no evidence for the term that varies most.
@@ -112,6 +112,7 @@ class TermDraws:
         """Return the seconds of each term under _DRAWS draws of the coefficients that this problem
         depends on. The seed is fixed, so that equal runs get equal diagnoses."""
         generator = np.random.default_rng(0)
+        # Scopes of which no run tells anything differ too, by offsets of mean zero.
         known = profile.with_offsets(problem.scopes)
         draws = {
             term.key: term.spread * generator.standard_normal(_DRAWS)
@@ -130,8 +131,9 @@ class TermDraws:
         imbalance: Mapping[str, float] | None = None,
     ) -> Diagnosis:
         """Return the diagnosis of a run with this step time. `exposed` is its communication that no
-        compute hid, in seconds. `imbalance` has, by term, the seconds that unbalanced experts add.
-        Either is None where it was not measured."""
+        compute hid, in seconds. `imbalance` has, by term, the seconds by which the measured
+        imbalance of experts exceeds the predicted one (`imbalance_excess_s`). Either is None where
+        it was not measured."""
         parts = list[MeasuredPart]()
         unmeasured = self.terms
         if exposed is not None:
@@ -160,7 +162,8 @@ def _is_reachable(terms: Mapping[str, Array], excess_s: float) -> bool:
     seconds mean shorter."""
     together = total(terms.values())
     low, high = np.quantile(together, _LIKELY_QUANTILES)
-    return bool(low / _TAIL_FACTOR <= together[0] + excess_s <= high * _TAIL_FACTOR)
+    took_s = together[0] + excess_s  # draw 0 is the prediction
+    return bool(low / _TAIL_FACTOR <= took_s <= high * _TAIL_FACTOR)
 
 
 def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:

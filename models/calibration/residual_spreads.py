@@ -2,7 +2,9 @@
 
 Kinds are nested, widest first (Problem.neighbourhood_scopes). Each kind's spread is pooled with
 that of the kind around it, so that a kind of few runs inherits what its relatives show. A *scope*
-is the name of a kind, such as "all/sparse". A *fleet* is the machines of one deployment.
+is the name of a kind, such as "all/sparse". A *target* is one measurement of a run that a fit
+should meet, and a *residual* the log of its measured over its predicted value. A *fleet* is the
+machines of one deployment.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ def outliers(fit: Fit, estimate: Estimate) -> list[str]:
     fleet, these include runs reported out of memory that need far less than the device has, and
     runs whose step time is implausible under the profile before the fit."""
     residuals = fit.residual(estimate.linear.predicted)
+    # Outliers raise the noise that the fit estimates; runs that scatter little lie below the
+    # expected noise. So the smaller of the two decides.
     limits = OUTLIER_SPREADS * np.minimum(estimate.common_noise, fit.prior_noise)
     is_outlier = np.abs(residuals) > limits
     if fit.is_new_fleet:
@@ -84,16 +88,17 @@ def residual_spreads(
     weight = np.where(is_measured, weight, 0.0)
     distance = np.abs(fit.value - held_out) / widening
     unidentified = unidentified_variance(fit, estimate)
-    members = _members_by_scope(fit, weight, only_fleet=known is not None)
+    rows_by_scope = _rows_by_scope(fit, weight, only_fleet=known is not None)
     spreads: dict[str, Neighbourhood] = {**(known or {})}
     # Narrower kinds are pooled with wider ones, which the alphabet happens to put first: "all",
     # "all/dense", "stack:...".
-    for scope in sorted(members):
-        rows = np.array(members[scope])
+    for scope in sorted(rows_by_scope):
+        rows = np.array(rows_by_scope[scope])
         # The spread of the normal distribution with the same central 80%: outliers do not widen it.
         spread = _distance_of_80_percent(distance[rows], weight[rows]) / Z80
         if pooled_with := _pooling_spread(fit, rows[0], scope, spreads):
             group_count = len({groups[fit.targets[i].key] for i in rows})
+            # Runs of one group err together, so many of them tell little.
             runs = min(len(rows), _RUNS_OF_A_GROUP * group_count)
             pooled = runs * spread**2 + POOLING_RUNS * pooled_with.spread**2
             spread = float(np.sqrt(pooled / (runs + POOLING_RUNS)))
@@ -108,16 +113,16 @@ def residual_spreads(
     return tuple(spreads.values())
 
 
-def _members_by_scope(fit: Fit, weight: Array, *, only_fleet: bool) -> dict[str, list[int]]:
+def _rows_by_scope(fit: Fit, weight: Array, *, only_fleet: bool) -> dict[str, list[int]]:
     """Return the indices of targets with a weight, by scope. With `only_fleet`, the scopes are the
     fleet's own pairs of chip and stack; otherwise they are all others."""
-    members: dict[str, list[int]] = {}
+    rows: dict[str, list[int]] = {}
     for i in np.flatnonzero(weight > 0).tolist():
         # The narrowest scope is the fleet's: "fleet:h100/megatron".
         *published, pair = fit.targets[i].problem.neighbourhood_scopes
         for scope in [pair] if only_fleet else published:
-            members.setdefault(scope, []).append(i)
-    return members
+            rows.setdefault(scope, []).append(i)
+    return rows
 
 
 def _pooling_spread(
@@ -160,9 +165,10 @@ def lies_outside_others(fit: Fit, labels: Array) -> Array:
 def widening_outside(
     profile: Profile, fit: Fit, held_out: Array, outside: Array, weight: Array
 ) -> float:
-    """Return how much farther from their predictions runs outside the range of all others lie than
-    runs inside, in spreads of their kind. It is at least 1, and 1 where there are too few runs to
-    tell. `outside` is a mask, and only targets with a `weight` count."""
+    """Return the factor by which intervals must be wider for runs outside the range of all others:
+    their distance from predictions over that of runs inside, each in spreads of the run's kind. It
+    is at least 1, and 1 where there are too few runs to tell. `outside` is a mask, and only targets
+    with a `weight` count."""
     spreads = [
         profile.neighbourhood(target.problem.neighbourhood_scopes).spread for target in fit.targets
     ]
@@ -179,8 +185,9 @@ def widening_outside(
 
 def unidentified_variance(fit: Fit, estimate: Estimate) -> Array:
     """Return the variance of each run's log prediction that comes from terms that the data did not
-    identify; shape (targets,). Offsets of a fleet are left out, because they count as part of how
-    far its runs scatter."""
+    identify; shape (targets,). Spreads of residuals contain it, and predictions of such runs must
+    not add it twice. Offsets of a fleet are left out, because they count as part of how far its
+    runs scatter."""
     variance = np.diag(estimate.covariance)
     is_published = np.array([not is_of_fleet(term.scope) for term in fit.terms])
     is_unidentified = np.sqrt(variance) >= _IDENTIFIED_SHARE * fit.prior_spread

@@ -1,9 +1,9 @@
 """The two fits of a calibration: step times and memory, each to the coefficients that it depends on
 (models.calibration.map_fit).
 
-A *target* is a value that a prediction should equal, or a *bound* that it should keep. A *new
-fleet* is the machines of one deployment; otherwise runs are published ones. An *offset* is what one
-scope, such as a fleet's chip, adds to a coefficient.
+A *target* is a measured value that a prediction should equal, or a *bound* that it should keep. A
+*new fleet* is the machines of one deployment; otherwise runs are published ones. An *offset* is
+what one scope, such as a fleet's chip, adds to a coefficient.
 """
 
 from __future__ import annotations
@@ -149,8 +149,9 @@ def solve_time_fit(
 def _contradicted_runs(
     fit: Fit, estimate: Estimate, observations: Sequence[Observation], posterior: Posterior
 ) -> set[str]:
-    """Return the keys of runs whose measured parts pull the fitted step time away from the measured
-    one, by more than is tolerated, compared with a fit that leaves out the parts of all runs."""
+    """Return the keys of runs whose measured parts contradict their step times: a fit that leaves
+    out the parts of all runs comes closer to the measured step time than `fit`, by more than is
+    tolerated."""
     without_parts = [o.without_parts() for o in observations]
     fit_without = time_fit(fit.profile, without_parts, posterior, new_fleet=True)
     distances = _step_time_distances(fit, estimate)
@@ -192,9 +193,10 @@ def step_time_noise(profile: Profile, problem: Problem) -> float:
 
 def _noise_inflation(known: Sequence[Neighbourhood], targets: Sequence[Target]) -> float:
     """Return the factor by which a new fleet's runs are taken to be noisier while there are few of
-    them, because how far they scatter is then known from published runs alone. `known` has the
-    spreads of the profile, among them those of the fleet's earlier runs."""
-    fleet_runs = len(targets) + sum(spread.runs for spread in known if is_of_fleet(spread.scope))
+    them, because few runs hardly tell how far the fleet's runs scatter. Each of `targets` counts as
+    a run. `known` are the profile's neighbourhoods, some of them of the fleet's earlier runs."""
+    earlier_runs = sum(kind.runs for kind in known if is_of_fleet(kind.scope))
+    fleet_runs = len(targets) + earlier_runs
     return float(np.sqrt(1 + _NOISE_PRIOR_RUNS / max(fleet_runs, 1)))
 
 
@@ -214,7 +216,8 @@ def _time_targets(o: Observation) -> list[Target]:
 
 def _memory_targets(o: Observation, new_fleet: bool) -> list[Target]:
     """Return the targets of a run's memory: its measured peak, and a bound by the device's memory,
-    which it exceeded or not. Published runs with a peak need no bound."""
+    which it exceeded or not. A measured peak makes the bound superfluous, but not in a new fleet,
+    whose reports may contradict each other (memory_fit)."""
     if o.is_benchmark:
         return []
     targets = list[Target]()

@@ -1,4 +1,7 @@
-"""The folders that keep machine code from one process to the next."""
+"""The folders that keep machine code from one process to the next.
+
+A *claim* is a lock, with which one process compiles a function while others wait for its result.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +61,8 @@ class CacheFolders:
         return None
 
     def claim(self, name: str) -> Claim | None:
-        """Wait until no other process has claimed a name, and claim it. Return None where no folder
-        can be written and locked."""
+        """Wait until no other process has claimed a name, and claim it, so that only one process at
+        a time makes its content. Return None where no folder can be written and locked."""
         for folder in self.usable():
             with suppress(OSError):
                 return Claim(folder / _CLAIMS, name)
@@ -111,7 +114,7 @@ def _remove_other_versions(file: Path) -> None:
 
 
 def _remove(file: Path) -> None:
-    with suppress(OSError):
+    with suppress(OSError):  # another process may have removed it
         file.unlink()
 
 

@@ -65,8 +65,8 @@ class _Whole(JITCodeLibrary):
     def add_linking_library(self, library: Any) -> None:
         """Link a library that this code calls. With a part, link all that the part calls in turn,
         since parts are not linked among themselves."""
-        is_part = isinstance(library, PartLibrary)
-        for linked in library.with_callees() if is_part else [library]:
+        libraries = library.with_callees() if isinstance(library, PartLibrary) else [library]
+        for linked in libraries:
             super().add_linking_library(linked)
 
 
@@ -83,8 +83,9 @@ class _Pipeline(Compiler):
         flags: Any,
         locals_: Any,
     ) -> None:
-        """Make the compiler for one function. It takes a library for a part or a whole, in place of
-        the one that numba passes. Flags say which of the two it is (`_translate_parts_only`)."""
+        """Make the compiler for one function. It puts the code into a library of this module, in
+        place of the one that numba passes: the two kinds of library are linked differently."""
+        # Only parts are not compiled by themselves (_translate_parts_only).
         kind = PartLibrary if flags.no_compile else _Whole
         library = kind(target_context.codegen(), kind.__name__)
         library.enable_object_caching()
@@ -129,7 +130,8 @@ class Dispatcher(CPUDispatcher):
 
 
 def _translate_parts_only(flags: Any) -> Any:
-    """Return numba's flags, set so that a part is only translated to LLVM's intermediate code."""
+    """Return numba's flags for a compilation. A part is only translated to LLVM's intermediate
+    code, and needs no wrapper because Python does not call it."""
     if is_part():
         flags.no_compile = True
         flags.no_cpython_wrapper = True

@@ -35,14 +35,15 @@ def source_digest(file: Path, package: Path) -> str:
 
 def sources(file: Path, package: Path) -> set[Path]:
     """Return a file of a package and all that it imports from there, directly or not."""
-    pending, found = [file], set[Path]()
+    pending = [file]
+    reached = set[Path]()
     while pending:
         file = pending.pop()
-        if file not in found and file.exists():
-            found.add(file)
+        if file not in reached and file.exists():
+            reached.add(file)
             for name in _imported(file):
                 pending += _files_of(name, package)
-    return found
+    return reached
 
 
 @cache

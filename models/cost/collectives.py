@@ -4,9 +4,10 @@ The cost of a collective is some seconds for each byte (β) and a latency (α). 
 whole tensor that a device ends up with (gather) or starts from (scatter, reduce).
 
 `dims` are the links of a cluster, from the inside out: switched levels, and *rings*, which are the
-dims of a torus. Those with `out` join scale-up domains. `g` has the devices of each group, such as
-TP, along every dim (models.layouts.groups). `f` are the facts of the problem and `c` the
-coefficients of its profile (models.cost.facts).
+dims of a torus. Those with `out` join scale-up domains. `g` has the groups of a layout, such as TP:
+`g.members[group, d]` is how many members (devices, or domains of the level below) dim d joins
+(models.layouts.groups). `f` are the facts of the problem and `c` the coefficients of its profile
+(models.cost.facts).
 
 Sources: bandwidth terms as in Thakur et al. 2005 (doi:10.1177/1094342005051521) per level; torus
 terms from the public scaling book (jax-ml/scaling-book, sharding.md), where an axis gathers at the
@@ -162,7 +163,7 @@ def copies_crossing(f: Facts, layer: LayerFacts, dims: Array, g: Groups, d: int)
     """
     if f.dispatcher != DEDUPLICATED or d == 0 or dims[d].ring:
         return 1.0
-    domains = 1.0
+    domains = 1.0  # domains of the level below d that hold members of the EP group
     for beyond in range(d, len(dims)):
         domains *= g.members[EP, beyond]
     domains = domains_in_reach(layer, domains)
@@ -257,7 +258,7 @@ def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
     slowest = 0.0
     between = 0.0
     inside = 1.0  # members in a domain of the levels so far
-    beyond = float(g.degree[group])  # members for each of these domains
+    beyond = float(g.degree[group])  # how many such domains the group has
     ring_members = 1.0
     ring_rate = 0.0
     for d in range(len(dims)):
@@ -270,6 +271,7 @@ def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
             members, rate = ring_members, ring_rate
         else:
             rate = switch_rate(dim, c, members)
+        # All that a domain lacks comes in over this level, a part of it to each member inside.
         seconds = (1 - 1 / beyond) / (inside * rate) if members > 1 else 0.0
         if dim.out:
             between += seconds
@@ -289,6 +291,7 @@ def ring_gather_rate(dims: Array, c: CoefficientRecord, g: Groups, group: int, d
     dim, members, stride = dims[d], g.members[group, d], g.stride[group, d]
     if members == 1:
         return 0.0
+    # `domain` counts devices up to a dim, so `below` are those at one position along dim d.
     below = dims[d - 1].domain if d > 0 else 1
     covers = members * stride * below == dim.domain
     directions = (2.0 if dim.wraps and covers else 1.0) / stride
@@ -324,7 +327,7 @@ def exchange_s(
     dim, members = dims[d], g.members[group, d]
     if dim.ring:
         spans = members * g.stride[group, d]
-        below = dims[d - 1].domain if d > 0 else 1
+        below = dims[d - 1].domain if d > 0 else 1  # devices at one position along the ring
         closed = dim.wraps and spans * below == dim.domain
         return spans / ((8 if closed else 4) * link_rate(dim, c) * c.alltoall)
     rate = link_rate(dim, c) * c.alltoall

@@ -179,7 +179,7 @@ def layer_time(
     if not layer.trains_weights:  # Frozen weights have no gradients; adapters have.
         frozen = Passes(products.forward, products.input, 0.0)
         products = add(frozen, adapter_products(f, layer, shard, c))
-    return waiting_for_host(
+    return time_beside_host(
         f=f, layer=layer, shard=shard, c=c, products=products, core=core, light=light, pieces=pieces
     )
 
@@ -199,7 +199,7 @@ def adapter_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRe
 
 
 @compiled
-def waiting_for_host(
+def time_beside_host(
     f: Facts,
     layer: LayerFacts,
     shard: Shard,
@@ -212,7 +212,7 @@ def waiting_for_host(
     """Return the time of a layer, of which each pass takes no less than the host needs to launch
     it. Its kernels are `products`, attention (`core`), and memory-bound work of `light` seconds in
     forward and twice that in backward. `pieces` are scaled in place by the overhead of compute."""
-    slower = overhead(f, c)
+    factor = overhead(f, c)
     host = host_seconds(f, layer, shard, c)
     device_forward = products.forward + core.forward + light
     device_backward = backward(products) + backward(core) + 2 * light
@@ -222,18 +222,18 @@ def waiting_for_host(
     # which it is longer with them than without.
     without_weights = slower_of(device_backward - products.weight, 2 * host)
     for piece in range(len(pieces)):
-        pieces[piece] *= slower
+        pieces[piece] *= factor
     # Frozen layers below all that is trained have no backward.
-    slower_back = slower if layer.has_backward else 0.0
+    factor_back = factor if layer.has_backward else 0.0
     return LayerTime(
-        forward=forward * slower,
-        backward=back * slower_back,
-        weight=(back - without_weights) * slower_back,
-        attention_forward=core.forward * slower,
-        attention_backward=backward(core) * slower_back,
-        idle_forward=(forward - device_forward) * slower,
-        idle_backward=(back - device_backward) * slower_back,
-        host=host * slower,
+        forward=forward * factor,
+        backward=back * factor_back,
+        weight=(back - without_weights) * factor_back,
+        attention_forward=core.forward * factor,
+        attention_backward=backward(core) * factor_back,
+        idle_forward=(forward - device_forward) * factor,
+        idle_backward=(back - device_backward) * factor_back,
+        host=host * factor,
     )
 
 
@@ -292,9 +292,9 @@ def mtp_projection(f: Facts, shard: Shard, c: CoefficientRecord) -> Passes:
 
 @compiled
 def projections(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """Return the time of all projections of a layer's mixers on a device. Tensor parallelism
-    divides heads; projections to latents are whole on every device, which multiplies its own tokens
-    with them."""
+    """Return the time of all projections of a layer's mixers (attention, recurrence) on a device.
+    Tensor parallelism divides heads; projections to latents are whole on every device, which
+    multiplies its own tokens with them."""
     total = Passes(0.0, 0.0, 0.0)
     for index in range(layer.num_products):
         total = add(total, projection(f, layer, shard, c, index))
@@ -315,14 +315,16 @@ def projection(
     if matrix[GROUPS] == 1:
         return linear(f, c, tokens, inputs, outputs)
     # Each block of a block-diagonal matrix has its part of the inputs and of the outputs. Tensor
-    # parallelism divides the blocks, of which every rank has at least one.
+    # parallelism divides the blocks, of which every rank has at least one; `outputs` are those of
+    # the rank's own blocks.
     groups = max(matrix[GROUPS] / tp, 1.0)
     return grouped(f, c, tokens, inputs / matrix[GROUPS], outputs / groups, groups)
 
 
 @compiled
 def mla_up(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
-    """Return the forward seconds of MLA's projections from latents up to heads."""
+    """Return the forward seconds of MLA's projections from latents up to heads, which are the piece
+    UP."""
     seconds = 0.0
     for index in range(layer.num_products):
         if layer.products[index, IS_UP]:
@@ -332,8 +334,8 @@ def mla_up(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> f
 
 @compiled
 def key_projection(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
-    """Return the forward seconds of the product that makes attention's keys, which are half of the
-    elements of keys and values."""
+    """Return the forward seconds of the product that makes attention's keys, which is the piece
+    KEYS. Keys are half of the elements of keys and values."""
     key_size = layer.kv_dim / 2 * kv_share(layer, shard.tp)
     return linear(f, c, shard.tokens, f.hidden_size, key_size).forward
 
@@ -341,7 +343,7 @@ def key_projection(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientReco
 @compiled
 def output_projection(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
     """Return the forward seconds of the product that takes the output of heads back to the residual
-    stream."""
+    stream, which is the piece OUT_PROJECTION."""
     values = layer.num_attention_heads * layer.v_head_dim / shard.tp
     return linear(f, c, shard.tokens, values, f.hidden_size).forward
 
@@ -449,8 +451,8 @@ def expected_maximum(count: float) -> float:
     and stays the same above 2^14 values."""
     doublings = min(math.log2(count), len(_LARGEST) - 1.0)
     below = min(int(doublings), len(_LARGEST) - 2)
-    part = doublings - below
-    return _LARGEST[below] + part * (_LARGEST[below + 1] - _LARGEST[below])
+    fraction = doublings - below
+    return _LARGEST[below] + fraction * (_LARGEST[below + 1] - _LARGEST[below])
 
 
 def implied_imbalance(problem: Problem, ep: int, measured: float) -> float | None:
@@ -480,7 +482,7 @@ def body_traffic(
     # Bytes of norms, with the casts of what they put out.
     per_element = EAGER_NORM if eager and not f.fused_norm else 2
     norms = stream * per_element * layer.num_norms * f.activation_bytes
-    norms += layer.blocks * f.hidden_size * gathered_bytes(f, shard)
+    norms += layer.blocks * f.hidden_size * input_cast_bytes(f, shard)
     # Elements of the rest outside the MLP. A sum or a product reads two and writes one.
     heads = layer.num_attention_heads / tp + layer.num_key_value_heads * kv_share(layer, tp)
     rotary = (EAGER_ROTARY if eager else 2) * shard.tokens * heads * layer.head_dim
@@ -514,13 +516,14 @@ def expert_traffic(
     if layer.expert_bias:
         outputs = width * (layer.expert_matrices - 1) + layer.expert_input
         act += routed * outputs * f.activation_bytes * c.bias_traffic
+    # Software of earlier years sorts tokens more slowly.
     older = math.exp(c.routing_ageing * min(f.age_years, OLDEST_YEARS))
     # Elements are read and written on the way to experts, and again on the way back.
     sorting = 4 * routed * layer.expert_input * c.routing_traffic * older * f.activation_bytes
     sorting += routed * layer.expert_input * f.cast_bytes
     pieces[EXPERT_ACT] = elementwise(f, c, act)
     # The half on the way to experts is repeated with the grouped products, unless tokens come from
-    # other devices. A lower bound, made before ep is decided, takes it that they do.
+    # other devices. While ep is not decided (num_experts is 0), a lower bound repeats none of it.
     sorted_in = 0.5 if shard.ep == 1 and layer.num_experts > 0 else 0.0
     pieces[EXPERTS] = elementwise(f, c, sorting * (1 - sorted_in))
     pieces[GROUPED] = elementwise(f, c, sorting * sorted_in)
@@ -547,12 +550,10 @@ def converted_bytes(f: Facts, layer: LayerFacts, shard: Shard) -> float:
 
 
 @compiled
-def gathered_bytes(f: Facts, shard: Shard) -> float:
-    """Return the bytes moved to cast the input of a block to the GEMM format (and to gather it
-    under sequence parallelism), for each element of the hidden size.
-
-    Without sequence parallelism nothing is gathered, and the kernel that writes the input casts it.
-    """
+def input_cast_bytes(f: Facts, shard: Shard) -> float:
+    """Return the bytes that a device moves in its memory to cast the input of a block to the GEMM
+    format, for each element of the hidden size. Sequence parallelism gathers the input before or
+    after the cast; without it the kernel that writes the input casts it."""
     if shard.tokens == shard.local_tokens:
         return shard.tokens * f.cast_bytes
     # Gathered, then cast. With scales of rows the gathered rows are read once more: no kernel of
@@ -586,11 +587,12 @@ def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
     elif layer.sparse:
         experts = 1.0 if f.experts_at_once else layer.num_experts / shard.ep
         experts *= 2 * per_product * c.expert_launch_s  # up, with its gate, and down
+    # Software of earlier years launches more slowly.
     older = math.exp(c.launch_ageing * min(f.age_years, OLDEST_YEARS))
     if f.partly_captured:
         sent = c.routing_launches * SENDING if layer.sparse else 0.0
         return (sent * c.launch_s + experts) * older
-    products = layer.num_products + (2 if layer.dense_width > 0 else 0)
+    products = layer.num_products + (2 if layer.dense_width > 0 else 0)  # dense up and down
     count = products * per_product
     count += 2 if layer.attends else 0
     count += CHOICE_LAUNCHES if layer.chooses_keys else 0

@@ -67,7 +67,8 @@ def linear(f: Facts, c: CoefficientRecord, m: float, k: float, n: float) -> Pass
 def linear_16(f: Facts, c: CoefficientRecord, m: float, k: float, n: float) -> Passes:
     """Return the time of a projection of m rows from k to n elements that is in 16 bits whatever
     the GEMM format, as those of the head and of a router are."""
-    rate = f.flops_16 * c.gemm_16 * row_share(f, c, k, n, 2.0)
+    rate = f.flops_16 * c.gemm_16 * alignment_factor(f, c, k, n, 2.0)
+    # In this order: forward, the gradient of the input (m x k), and that of the weights (k x n).
     return Passes(
         product(f=f, c=c, m=m, k=k, n=n, groups=1.0, rate=rate, element_bytes=2.0),
         product(f=f, c=c, m=m, k=n, n=k, groups=1.0, rate=rate, element_bytes=2.0),
@@ -79,7 +80,7 @@ def linear_16(f: Facts, c: CoefficientRecord, m: float, k: float, n: float) -> P
 def grouped(f: Facts, c: CoefficientRecord, m: float, k: float, n: float, groups: float) -> Passes:
     """Return the time of `groups` projections in one kernel, each of m rows from k to n elements.
     Forward and both gradients are products of equal FLOPs and different shapes."""
-    rate = f.gemm_flops * gemm_efficiency(f, c) * row_share(f, c, k, n, f.gemm_bytes)
+    rate = f.gemm_flops * gemm_efficiency(f, c) * alignment_factor(f, c, k, n, f.gemm_bytes)
     if groups > 1:
         rate *= c.grouped_gemm
     # In this order: forward, the gradient of the input (m x k), and that of the weights (k x n).
@@ -131,12 +132,14 @@ def product(
 
 
 @compiled
-def row_share(f: Facts, c: CoefficientRecord, k: float, n: float, element_bytes: float) -> float:
-    """Return the share of their rate that products between k and n features keep. It is below 1
-    where a row of k or of n elements is no multiple of VECTOR_BYTES, which is slow to load, and the
-    stack does not pad. Forward and both gradients read or write rows of both sizes."""
-    whole = (k * element_bytes) % VECTOR_BYTES == 0 and (n * element_bytes) % VECTOR_BYTES == 0
-    return 1.0 if whole or f.pads_products else c.ragged_rows
+def alignment_factor(
+    f: Facts, c: CoefficientRecord, k: float, n: float, element_bytes: float
+) -> float:
+    """Return the factor of the rate of products between k and n features: below 1 where a row of k
+    or of n elements is no multiple of VECTOR_BYTES, which is slow to load, and the stack does not
+    pad. Forward and both gradients read or write rows of both sizes."""
+    aligned = (k * element_bytes) % VECTOR_BYTES == 0 and (n * element_bytes) % VECTOR_BYTES == 0
+    return 1.0 if aligned or f.pads_products else c.ragged_rows
 
 
 @compiled
@@ -165,11 +168,12 @@ def attention(
         keys = min(keys + f.key_block, f.seq_len / 2)
     flops = 2.0 * queries * keys * heads * dims
     # The rate is that of the sequence's length, of which a causal query sees half on average.
+    # Kernels are slower on short sequences, and on heads of fewer than WHOLE_HEAD elements.
     length = min(f.seq_len, 2 * keys)
     narrow = min(layer.head_dim / WHOLE_HEAD, 1.0) ** c.narrow_heads
     shape = length / (length + FLASH_HALF_LENGTH) * narrow
     rate = f.flops_16 * c.attention * shape
-    if layer.chooses_keys:
+    if layer.chooses_keys:  # Sparse attention gathers its keys, which slows kernels down.
         rate *= c.chosen_keys
     return Passes(flops / rate, FLASH_BACKWARD * flops / rate, 0.0)
 

@@ -1,8 +1,8 @@
 """The facts of a layer, from its specification.
 
 Facts are the numbers of a layer that the cost model's compiled functions read
-(models.cost.facts.LayerFacts). A *product* is a matrix product of the layer, which may be several
-projections at once.
+(models.cost.facts.LayerFacts). A *mixer* is the layer's attention or its recurrence. A *product* is
+a matrix product of the layer, which may be several projections at once.
 """
 
 from __future__ import annotations

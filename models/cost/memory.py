@@ -124,8 +124,8 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     # after blocks, and the outputs of mixers.
     streams = f.residual_streams
     between = stream * streams * (layer.blocks - 1) * element
-    read = (layer.blocks if streams > 1 else 0.0) + max(layer.num_norms - 2, 0.0)
-    others = (stream * read + latent + values) * element
+    streams_kept = (layer.blocks if streams > 1 else 0.0) + max(layer.num_norms - 2, 0.0)
+    others = (stream * streams_kept + latent + values) * element
     others += shard.local_tokens * layer.chosen_keys * 4  # indices of 32 bits
     if f.saves_scattered and shard.tp > 1:
         others += between
@@ -135,7 +135,7 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     heads = inner * (layer.num_attention_heads * layer.head_dim + keys_and_values) * element
     if layer.mla:
         pieces[UP] = heads
-    else:
+    else:  # Keys are half of keys and values.
         pieces[KEYS] = inner * keys_and_values / 2 * element
         others += heads - pieces[KEYS]
     # The output of the norm before each block stays, since the block's projections read it.

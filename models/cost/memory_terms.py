@@ -59,7 +59,7 @@ def write_memory_terms(
     fullest = 0
     most = -np.inf
     on_host = 0.0
-    for stage in range(tables.different[row.partition]):
+    for stage in range(tables.distinct_count[row.partition]):
         held = stage_memory(question.facts[0], row, coefficients, tables, buffers, stage)
         allocated = held.parameters + held.gradients + held.states + held.activations + held.logits
         on_host = max(on_host, held.host)
@@ -100,7 +100,7 @@ def stage_memory(
     # Offloaded activations are on the device only on their way: those of two layers at a time.
     if row.offload_activations:
         resident = min(2 * regime.largest_kept * c.activation_memory, kept)
-    resident += stages.kept_of_images[stage] * times_held
+    resident += stages.kept_of_images[stage] * times_held  # never offloaded
     working, logits = regime.working * c.activation_memory, 0.0
     has_head = tables.amounts[row.partition, stage, f.kinds + 1] > 0
     if has_head and mesh.logits * c.logit_memory > working:
@@ -178,6 +178,7 @@ def gradient_bytes(
     """Return the bytes of gradients on a device: the accumulated ones, unless these are on the
     host; and, where ZeRO shards gradients, the whole ones of the layer being reduced. `dense` and
     `expert` are the trained parameters of the stage outside and inside experts."""
+    # Gradients that are reduced only once a step add up whole until then.
     sharded = row.zero_stage >= 2 and not regime.once
     size = f.gradient_bytes * over_shards(mesh, dense, expert, sharded)
     if row.offload_optimizer and f.offloads_gradients and row.zero_stage >= 2:

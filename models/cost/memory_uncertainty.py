@@ -57,7 +57,8 @@ class MemoryUncertainty:
             if term.coefficient in variances and term.is_unknown:
                 variances[term.coefficient] += term.spread**2
         known = profile.memory_neighbourhood(problem.neighbourhood_scopes)
-        # A source that nobody has seen may be as far off as sources lie apart.
+        # Runs of a source that nobody has seen lie as far off as runs within a source do, and as
+        # sources lie apart, together (`total`).
         unseen = replace(known, spread=known.total, between=0.0)
         return cls(unseen, variances, probability)
 

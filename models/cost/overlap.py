@@ -124,16 +124,16 @@ def expose_layer(
     # `ahead` and `back` grow below: the seconds of forward and of backward, with all that each has
     # been found to wait for up to that line.
     ahead, back = part.forward, backward + recompute
-    returns = 1 - part.forward_only  # the share of the part that has a backward
+    backward_share = 1 - part.forward_only  # the share of the part that has a backward
     repeated = regime.share * policy.context
     # Attention's kernels, which come again where recompute repeats attention.
     kernels = Pair(
         part.attention_forward,
-        part.attention_backward + returns * repeated * part.attention_forward,
+        part.attention_backward + backward_share * repeated * part.attention_forward,
     )
     # Gaps in which the device waits for the host come again with a whole layer only: a piece that
     # is repeated by itself has none.
-    whole = returns * regime.share if policy.whole else 0.0
+    whole = backward_share * regime.share if policy.whole else 0.0
     idle = Pair(part.idle_forward, part.idle_backward + whole * part.idle_forward)
     sent = offload = 0.0
     # Activations travel beside the passes, which wait for what they do not cover. Other traffic may
@@ -149,7 +149,7 @@ def expose_layer(
     # From here on traffic hides in the order of docs/model.md, and compute that one kind has hidden
     # behind is not there for the next.
     gaps = idle
-    repeated_tensor = returns * (1.0 + regime.share * policy.tensor)
+    repeated_tensor = backward_share * (1.0 + regime.share * policy.tensor)
     tensor = Pair(part.tensor, part.tensor * repeated_tensor)
     if f.overlap_tensor:
         # The seconds of each pass beside attention. At least 0: attention may be all of a pass, and
@@ -166,7 +166,8 @@ def expose_layer(
     ahead, back = ahead + tensor.forward, back + tensor.backward
     # A pass takes no less than the host needs to launch it. The host serves the tensor-parallel
     # collectives too (`stall`).
-    launches = returns * (2 + whole)
+    # Backward launches two products for one of forward, and forward again where all is recomputed.
+    launches = backward_share * (2 + whole)
     host = Pair(part.host + part.stall, part.host * launches + part.stall * repeated_tensor)
     held = Pair(max(host.forward - ahead, 0.0), max(host.backward - back, 0.0))
     ahead, back = ahead + held.forward, back + held.backward
@@ -183,7 +184,8 @@ def expose_layer(
     context = 0.0
     context_forward = 0.0
     if row.cp > 1:
-        sent_context = Pair(part.context, part.context * returns * (backward_context(f) + repeated))
+        sent_back = part.context * backward_share * (backward_context(f) + repeated)
+        sent_context = Pair(part.context, sent_back)
         hidden = Pair(0.0, 0.0)
         # Attention over a ring hides its traffic, and is slower: it meets the keys in short chunks.
         if f.context == RING:
@@ -208,7 +210,8 @@ def expose_layer(
         expert_forward = part.dispatch - hidden_expert / passes
         forward += expert_forward
         free -= hidden_expert
-        expert = part.dispatch * (passes + returns * regime.share * policy.expert) - hidden_expert
+        repeated_expert = backward_share * regime.share * policy.expert
+        expert = part.dispatch * (passes + repeated_expert) - hidden_expert
         # A forward of the reference model has no backward beside which more could hide.
         hidden_alone = min(c.expert_overlap * part.dispatch, data.free_forward)
         reference_expert = part.dispatch - hidden_alone * regime.experts_hide
@@ -349,9 +352,9 @@ def expose_data(
     once a step (`exposed_once`)."""
     if regime.once:  # All compute is left for other traffic to hide behind.
         return DataExposed(0.0, 0.0, forward + backward, forward)
-    # Copies run on the device and hide behind nothing; traffic may hide beside copies. Early
-    # traffic hides beside forward and late traffic beside backward; stuck traffic, which kernels of
-    # all experts wait for, hides beside neither.
+    # Copies (`before` forward and `after` backward) run on the device and hide behind nothing;
+    # traffic may hide beside them. Early traffic hides beside forward and late traffic beside
+    # backward; stuck traffic, which kernels of all experts wait for, hides beside neither.
     before = stuck = early = 0.0
     after, late = part.reduce_copy, part.scatter
     movable = part.gather - part.stuck
@@ -403,6 +406,6 @@ def waiting_for_slow_node(f: Facts, c: CoefficientRecord, row: Row, micro_batche
     wait once."""
     if not f.fills_fabric:
         return 0.0
-    # A stage of a pipeline has one neighbour with pp 2, and two otherwise.
+    # Each chunk of a stage sends to its neighbours, which are one with pp 2, and two otherwise.
     neighbours = row.virtual_stages * min(max(row.pp - 1, 1), 2)
     return 2 * (micro_batches * neighbours + row.pp - 1) * c.slow_node_s

@@ -205,11 +205,11 @@ def _facts(problem: Problem) -> Facts:
     stack = problem.stack
     chip = cluster.chip
     number_format, count = workload.number_format, architecture.parameters
-    layer = architecture.layers[-1].parameters(architecture.hidden_size)
+    last_layer = architecture.layers[-1].parameters(architecture.hidden_size)
     # Multi-token prediction beyond its layers, which count with the model's layers.
-    mtp_extra = architecture.mtp_layers * (architecture.mtp_parameters - layer)
+    mtp_extra = architecture.mtp_layers * (architecture.mtp_parameters - last_layer)
     gemm_flops = cluster.peak_flops(number_format.gemm)
-    heads = 1 + architecture.mtp_layers  # multi-token prediction runs the head once more each
+    heads = 1 + architecture.mtp_layers  # each module of multi-token prediction runs it again
     logit_bytes = LOSS_MEMORY[stack.loss]
     sharded_loss = stack.loss == "pytorch" and stack.parallel_loss
     gather_copy, reduce_copy = problem.shard_copy_bytes

@@ -135,14 +135,14 @@ class StageTables(NamedTuple):
     (models.cost.pipeline.stage_partition). Values beyond the number of stages, or of stretch ends,
     that a partition has mean nothing."""
 
-    different: Array
+    distinct_count: Array
     """The number of distinct stages of a partition, (u,)."""
     amounts: Array
     """Layers of each kind that a stage has, and how much of each end (embedding, head), (u, s,
     parts)."""
     first_alike: Array
     """The first stage of the pipeline that a distinct stage stands for, (u, s)."""
-    kind: Array
+    distinct: Array
     """The number of the distinct stage that stands for each stage, (u, stages)."""
     stretch_ends: Array
     """The stages where a stretch of equal ones begins or ends, ascending, (u, stretch ends)."""

@@ -1,4 +1,4 @@
-"""Single kernels and collectives of a problem, as micro-benchmarks measure them.
+"""Single kernels and collectives of a problem, for calibrations to compare with micro-benchmarks.
 
 A *question* is the problem as records of numbers (models.cost.facts). Its only recompute policy is
 NONE, which recomputes nothing, since recompute changes no single kernel.

@@ -187,6 +187,7 @@ def expose_parts(
         exposed = expose_part(question, row, coefficients, workspace, index, 0.0)
         set_exposed(workspace, index, exposed)
         workspace.weights[index] = 0.0
+        # Without weight gradients less traffic may hide: their effect is the difference of the two.
         if moves_weights:
             weight = workspace.parts[index].weight
             without = expose_part(question, row, coefficients, workspace, index, weight)
@@ -321,7 +322,7 @@ def fill_stages(
     # `amounts` has half of a DualPipe stage's layers, as it does half of the work on them. It holds
     # their parameters whole.
     held_times = 2.0 if row.schedule == DUALPIPE else 1.0
-    for stage in range(tables.different[row.partition]):
+    for stage in range(tables.distinct_count[row.partition]):
         amounts = tables.amounts[row.partition, stage]
         forward = both = weight = free = dense = expert = gather = reduce = 0.0
         trained_dense = trained_expert = kept = of_layers = dense_flops = expert_flops = 0.0

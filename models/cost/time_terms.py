@@ -75,7 +75,7 @@ def write_time_terms(
     length = m * (stages.forward[0] + stages.backward[0]) + stages.idle[0]
     last = slowest = 0
     latest = longest = -np.inf
-    stage_count = tables.different[row.partition]
+    stage_count = tables.distinct_count[row.partition]
     for stage in range(stage_count):
         both = stages.forward[stage] + stages.backward[stage]
         if both > longest:
@@ -85,7 +85,7 @@ def write_time_terms(
         both = stages.forward[stage] + stages.backward[stage]
         # The sends of a micro-batch hide beside the passes of the others.
         beside = (1 - 1 / m) * length if together else (m - 1) * stages.free[stage]
-        # A stage that waits for the others fetches beside these waits too.
+        # A stage that waits for the others fetches parameters from the host beside these waits too.
         covered = length if together else m * both
         fetched = fetched_seconds(f, c, row, mesh, stages, stage, covered)
         # Traffic that comes once a step hides beside waits for the host too. Otherwise shorter

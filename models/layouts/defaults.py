@@ -1,4 +1,4 @@
-"""The choices of a stack for the knobs (fields) of a layout that nobody set."""
+"""The values that a stack gives to the knobs (fields) of a layout which a caller left open."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]
         defaults["placement"] = stack.placements[0]
     if problem.experts_keep_tensor:
         defaults["etp"] = layout.tp
-    # FSDP shards over context parallelism too (torchtitan distributed/parallel_dims.py,
-    # fsdp_enabled; accelerate parallelism_config.py).
+    # PyTorch's FSDP (`shards` "flat" or "each") shards over context parallelism too (torchtitan
+    # distributed/parallel_dims.py, fsdp_enabled; accelerate parallelism_config.py).
     is_sharded = layout.dp_shard > 1 or (layout.cp > 1 and stack.shards != "in_place")
     needs_shards = is_sharded or layout.offload_optimizer or 0 not in stack.zero_stages
     if layout.zero_stage == 0 and needs_shards:
@@ -60,7 +60,7 @@ def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]
         defaults["recompute"] = stack.default_recompute if offered else stack.recompute[0]
     if defaults.get("recompute", layout.recompute) == "selective" and not layout.recompute_modules:
         defaults["recompute_modules"] = problem.effective_modules(stack.selective[0])
-        # An empty list of modules asks for none in particular: it does not count as set.
+        # A caller's empty list of modules leaves the choice open: it does not count as set.
         given = set(given) - {"recompute_modules"}
     if layout.pp > 1:
         defaults |= _pipeline_defaults(problem, layout, given)

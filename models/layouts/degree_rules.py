@@ -79,9 +79,10 @@ def _degrees_searched(problem: Problem, layouts: Layouts) -> Array:
 
 def _searched_message(problem: Problem, layout: Layout) -> str:
     """Return the sentence that names the limits of the search which the layout's degrees exceed."""
-    over = limits_over(problem, layout)
-    limits = ", ".join(f"stack.{name}({getattr(problem.stack, name)})" for name in over)
-    got = ", ".join(f"{name.removeprefix('max_')}({value})" for name, value in over.items())
+    exceeded = limits_over(problem, layout)
+    limits = ", ".join(f"stack.{name}({getattr(problem.stack, name)})" for name in exceeded)
+    # The degree of the limit "max_tp" is "tp".
+    got = ", ".join(f"{name.removeprefix('max_')}({value})" for name, value in exceeded.items())
     return f"layouts are searched up to {limits}, and this has {got}: raise that field"
 
 

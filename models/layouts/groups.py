@@ -135,20 +135,21 @@ def set_axes(row: MeshRow, degree: Array, distance: Array) -> None:
 @compiled
 def devices_sharing_experts(row: MeshRow) -> int:
     """Return the number of devices of a stage that the axes of experts (etp, ep and expert data
-    parallelism) cover together. It includes replicas only where nothing is sharded."""
+    parallelism) cover together. Sharded layouts place experts within one replica; only plain data
+    parallelism (dp_shard 1) places them over the replicas too."""
     shared = row.dp_shard * row.cp * row.tp
     return shared if row.dp_shard > 1 else shared * row.dp_replicate
 
 
 @compiled
 def set_group(
-    order: DeviceOrder, filling: int, stride: int, degree: int, groups: Groups, axis: int
+    order: DeviceOrder, filling: int, distance: int, degree: int, groups: Groups, axis: int
 ) -> None:
-    """Write to row `axis` of `groups` an axis of this degree whose neighbours are `stride` device
+    """Write to row `axis` of `groups` an axis of this degree whose neighbours are `distance` device
     numbers apart: how many members each dim of the cluster joins, and how many groups share a link
     of a ring. `filling` is the number of a torus' filling."""
     groups.degree[axis] = degree
-    groups.distance[axis] = stride
+    groups.distance[axis] = distance
     groups.members[axis] = 1.0
     groups.stride[axis] = 1
     if degree == 1:
@@ -159,13 +160,13 @@ def set_group(
     last = len(domains) - 1  # The last domain joins everything.
     # By the rule of this module's docstring, a domain keeps `together` of the members together. It
     # consists of smaller domains, of `below` devices, which keep `inside` members together: its own
-    # links join `together / inside` of these. Members `stride` apart are `stride / below` smaller
-    # domains apart.
+    # links join `together / inside` of these. Members `distance` apart are `distance / below`
+    # smaller domains apart.
     for level in range(len(domains)):
         together = degree
         if level < last:
-            together = min(max(math.gcd(stride * degree, domains[level]) // stride, 1), degree)
-        joined, apart = together / inside, max(stride // below, 1)
+            together = min(max(math.gcd(distance * degree, domains[level]) // distance, 1), degree)
+        joined, apart = together / inside, max(distance // below, 1)
         # By default each domain is joined by a dim of its own. Other fillings may go along a dim
         # several times, in blocks, and find it in `order.dims`.
         if filling == 0:

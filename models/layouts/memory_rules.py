@@ -33,7 +33,7 @@ _ALL_MODULES = STACK_SELECTIVE - 1  # a bit for every module (models.spec.recomp
 
 
 def _modules_offered(problem: Problem, layouts: Layouts) -> Array:
-    """The stack can recompute these modules."""
+    """The stack can recompute the modules that the layout recomputes."""
     # A bit for every module that the stack cannot recompute.
     others = _ALL_MODULES & ~policy_code("selective", problem.stack.recomputable_modules)
     return (layouts.recompute & others) == 0
@@ -46,7 +46,7 @@ def _modules_message(problem: Problem, layout: Layout) -> str:
 
 
 def _modules_exist(problem: Problem, layouts: Layouts) -> Array:
-    """Some layer of the model has these modules."""
+    """The model has every module that is recomputed, in some layer."""
     missing = [name for name in MODULES if not problem.has_module(name)]
     # The code of a policy has a bit for every module. With nothing missing, policy_code returns
     # STACK_SELECTIVE, which is no module: the mask removes it.
@@ -139,6 +139,7 @@ def _offload_needs_sharding(problem: Problem, layouts: Layouts) -> Array:
     DeepSpeed zero/offload_config.py; Megatron-Core's CPU offload is part of its distributed
     optimizer; accelerate utils/dataclasses.py, FullyShardedDataParallelPlugin.
     """
+    # checkpoint_offload_stages has the ZeRO stages of such a stack.
     of_checkpoints = layouts.offload_activations & problem.stack.offloads_checkpoints
     has_stage = is_one_of(layouts.zero_stage, problem.stack.checkpoint_offload_stages)
     return (~layouts.offload_optimizer | (layouts.zero_stage > 0)) & (~of_checkpoints | has_stage)

@@ -268,8 +268,9 @@ def _vary_placement(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _vary_torus_axes(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Yield the layout with devices numbered along the dims of a torus in other orders."""
-    # A filling is an order of the dims with a size of blocks, which stays.
+    """Yield the layout with devices numbered along the dims of a torus in other orders. The size of
+    the blocks, torus_block, is a knob of its own and stays."""
+    # A filling is an order of the dims together with a size of blocks.
     for order, block in problem.cluster.device_orders.distinct_fillings.tolist():
         if block == layout.torus_block:
             yield replace(layout, torus_axes=TORUS_AXES[order])

@@ -165,7 +165,7 @@ def _stated_layers_add_up(problem: Problem, layouts: Layouts) -> Array:
     the first and the last of `interleaved`, and goes with a stack that can split so.
 
     Chunks without layers are those of an embedding or a head by itself, which only chunks that are
-    dealt out in rounds may be. nanotron has its own way of splitting.
+    dealt out in rounds may be. nanotron takes no stated split: it splits layers by their cost.
     """
     if not layouts.states_layers.any():
         return holds_for_all(layouts)
@@ -223,8 +223,12 @@ def _mtp_message(problem: Problem, layout: Layout) -> str:
 
 
 def _accumulation_offered(problem: Problem, layouts: Layouts) -> Array:
-    """There is one micro-batch only, or a pipeline, where the stack accumulates no gradients in fp8
-    on these chips."""
+    """Where the stack accumulates no gradients in fp8 on these chips, there is one micro-batch
+    only, or a pipeline.
+
+    MaxText configs/types.py. The micro-batches of its pipelines share one backward pass, which
+    accumulates nothing.
+    """
     cannot_accumulate = (
         problem.workload.precision == "fp8"
         and problem.cluster.chip.vendor in problem.stack.fp8_at_once_on

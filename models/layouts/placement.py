@@ -114,14 +114,14 @@ def _shared_groups(
     order: DeviceOrder, distance: Array, degree: Array, filling: Array
 ) -> SharedRows[AxisGroups]:
     """Return the communication groups of one axis of n meshes, of which few differ, as a table that
-    the meshes share. `distance` between neighbours, `degree`, and `filling`, the code of the
-    way in which a mesh fills a torus (0 where there is one way), are (n,)."""
-    first, code = distinct(distance, degree, filling)
+    the meshes share. The axis has, in each mesh, a `distance` between neighbours, a `degree` and
+    the number of the torus' `filling` (0 on other fabrics), all (n,)."""
+    first, entry = distinct(distance, degree, filling)
     table = _table(order, distance[first], degree[first], filling[first])
     if filling.any():  # Different fillings may give equal groups, which then are one entry.
-        first, entry = _distinct_entries(table)
-        table, code = table.take(first), entry.take(code)
-    return SharedRows(table, code)
+        first, merged = _distinct_entries(table)
+        table, entry = table.take(first), merged.take(entry)
+    return SharedRows(table, entry)
 
 
 def _distinct_entries(table: AxisGroups) -> tuple[Array, Array]:

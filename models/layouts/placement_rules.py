@@ -17,8 +17,8 @@ from models.spec.problem import Problem
 
 def _placement_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack offers the placement: it orders the axes over the devices in this way."""
-    # offered_orders has a truth value for each set of axes above 1 and each placement: the order of
-    # axes of degree 1 does not matter.
+    # The table has a row for each set of axes with a degree above 1, since the order of the others
+    # does not matter, and a column for each placement.
     return np.asarray(
         offered_placements(problem.stack.placements)[active_axes(layouts), layouts.placement]
     )
@@ -31,7 +31,10 @@ def _placement_message(problem: Problem, layout: Layout) -> str:
 
 def equal_data_parallel(problem: Problem, layouts: Layouts) -> Array:
     """A pipeline that is not the outermost axis has as many data-parallel ranks for experts as for
-    the rest of the model, where the stack asks for it."""
+    the rest of the model, where the stack asks for it.
+
+    Megatron-Core parallel_state.py.
+    """
     if not problem.stack.equal_data_parallel:
         return holds_for_all(layouts)
     # Data-parallel ranks are the devices of a stage over tp · cp; those of experts, over ep · etp.

@@ -299,11 +299,10 @@ class Space:
 
     def _offered_memory_policies(self, refused: Counter[str], weight: int) -> tuple[Layouts, Array]:
         """Return the memory policies that are allowed and that no other dominates, and how many
-        numbers of recomputed layers each stands for. Every number that a constraint or rule refuses
-        is counted in `refused` as `weight` layouts."""
+        choices each stands for: full recompute is one choice for every number of layers. Each
+        choice that a constraint or rule refuses is counted in `refused` as `weight` layouts."""
         memory_policies, counts = self.policies.memory_policies, self.policies.counts
-        # Each constraint or rule leaves a policy at most some of its numbers of recomputed layers.
-        # A policy that is left none is refused.
+        # A policy that some constraint or rule leaves no choice is refused.
         for name, most in self._most_layer_choices(memory_policies):
             left = np.minimum(counts, most)
             refused[name] += int((counts - left).sum()) * weight
@@ -316,11 +315,11 @@ class Space:
     @cached_property
     def recompute_layers(self) -> Array:
         """The numbers of layers of a chunk that the search may recompute, ascending. All layers of
-        a chunk are written as the number of layers of the model. A caller who asks for full
-        recompute and gives no number means all."""
+        a chunk, which are 0 in constraints and layouts, are here the number of layers of the
+        model, so that they sort last."""
         layers = self.problem.architecture.num_layers
         allowed = self.constraints.allowed
-        # In constraints and layouts 0 means all layers of a chunk.
+        # A caller who names the kind of recompute and no number of layers means all of them.
         default = (0,) if "recompute" in allowed else range(layers)
         numbers = allowed.get("recompute_layers", default)
         possible = {number or layers for number in numbers if number < layers}
@@ -333,10 +332,10 @@ class Space:
         return bool((self.recompute_layers == self.problem.architecture.num_layers).any())
 
     def _most_layer_choices(self, memory_policies: Layouts) -> Iterator[tuple[str, Array]]:
-        """Yield the name of each constraint and rule, with the number of choices for how many
-        layers to recompute that it leaves to each memory policy at most, (memory policies,)."""
-        # Full recompute has at most `layers` choices. A policy without it has one: any number above
-        # 0 leaves it, and 0 refuses it.
+        """Yield each constraint and rule by name, with a limit for each memory policy, (memory
+        policies,): how many numbers of layers to recompute it leaves to choose from, at most."""
+        # Full recompute has at most `layers` such numbers, so that the limit `layers` refuses none.
+        # A policy without it counts as one: a limit above 0 leaves it, and 0 refuses it.
         layers = self.problem.architecture.num_layers
         for knob in ("recompute", "offload_activations", "offload_optimizer"):
             yield f"constraints.{knob}", layers * self._is_allowed(memory_policies, knob)
@@ -361,7 +360,7 @@ class Space:
     def _is_undominated(self, memory_policies: Layouts) -> Array:
         """Return for each memory policy whether to keep it. It is dropped where another one
         offloads as much, keeps the same activations of this model and recomputes less."""
-        # Attention that never writes scores keeps nothing that recompute of it could save.
+        # A fused attention kernel never writes its scores: to recompute it frees nothing.
         keeps_nothing = set() if self.problem.materialises_scores else {"attention"}
         kinds = self.problem.architecture.kinds
         recomputed = [
@@ -394,8 +393,8 @@ class Space:
 
     @cached_property
     def legal_variants(self) -> Array:
-        """True where a variant (sharding with memory policy) is legal on a class of meshes
-        (`mesh_class`), (classes, variants)."""
+        """True where a variant (sharding with memory policy) is legal on the meshes of a class,
+        (classes, variants). The meshes of a class have the same degrees above 1 (`mesh_class`)."""
         variants = self.offered[0].variants
         classes = 1 << len(_CLASS_DEGREES)
         mesh, variant = np.indices((classes, len(variants))).reshape(2, -1)
@@ -428,13 +427,13 @@ class Space:
         # Trunks whose chain has no legal schedule are dropped. Their layouts are counted under what
         # refuses each schedule: a constraint, or else the first rule that is broken.
         has_schedule = np.asarray((breaks < 0).any(axis=1))
-        meshes = np.bincount(chains, self.num_dp_splits(rows), len(breaks)).astype(np.int64)
-        dropped = meshes[~has_schedule]
-        refused = Counter[str]()
-        self._filter(self.policies.schedules, refused, int(dropped.sum()), knobs=SCHEDULE_KNOBS)
-        refused += first_refusals(breaks[~has_schedule], dropped)
-        # `refused` counts each schedule by itself, and `per_split` all of them.
-        rejected += scale_counts(refused, per_split // count["schedule"])
+        num_meshes = np.bincount(chains, self.num_dp_splits(rows), len(breaks)).astype(np.int64)
+        dropped = num_meshes[~has_schedule]
+        pairs = Counter[str]()  # of a mesh and a schedule, by what refuses them
+        self._filter(self.policies.schedules, pairs, int(dropped.sum()), knobs=SCHEDULE_KNOBS)
+        pairs += first_refusals(breaks[~has_schedule], dropped)
+        # `per_split` counts the layouts of all schedules together, and a pair has one.
+        rejected += scale_counts(pairs, per_split // count["schedule"])
         usable = has_schedule[chains]
         renumbered = np.cumsum(has_schedule) - 1
         trunk_of_chain = trunk_of_chain[has_schedule]
@@ -463,8 +462,8 @@ class Space:
 
     def _legal_degrees(self, rejected: Counter[str], weight: int) -> Layouts:
         """Return the legal degrees of tp, cp, pp and data parallelism, with and without sequence
-        parallelism. A row that a rule refuses is counted in `rejected` as `weight` layouts for
-        every division of its dp, as many as would have grown from it."""
+        parallelism. A refused row counts in `rejected` for all layouts that would have grown from
+        it: `weight` for every division of its dp into dp_replicate and dp_shard."""
         table = factorisations(self.problem.cluster.num_devices, 4)
         # All rows without sequence parallelism come first, then all with it.
         columns = dict(zip(("tp", "cp", "pp", "dp_shard"), np.tile(table, (2, 1)).T, strict=True))
@@ -476,8 +475,8 @@ class Space:
 
     def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], weight: int) -> Layouts:
         """Return the trunks: every row of legal degrees with every allowed micro-batch that divides
-        the batch. A refused trunk is counted in `rejected` as `weight` layouts for every division
-        of its dp, as many as would have grown from it. Raise TooLarge above MAX_TRUNKS."""
+        the batch. A refused trunk counts in `rejected` for all layouts that would have grown from
+        it: `weight` for every division of its dp. Raise TooLarge above MAX_TRUNKS."""
         sizes = np.array(self._micro_batches)
         dp_degrees = self._divisors[0]
         sequences_per_rank = self.problem.workload.global_batch // dp_degrees
@@ -615,7 +614,7 @@ class Space:
 
     def has_legal(self, *, with_pipeline: bool | None = None) -> bool:
         """Say whether any layout is legal; if `with_pipeline` is given, whether any with a pipeline
-        is, or any without. Placements are not tested."""
+        is, or any without. Placements are not tested, so that a search may still find none."""
         trunks = self.trunks[0].rows
         if with_pipeline is not None:
             trunks = trunks.take((trunks.pp > 1) == with_pipeline)
@@ -640,12 +639,12 @@ def common_expert_divisors(problem: Problem, size: str) -> list[int]:
     return divisors(int(np.gcd.reduce(sizes))) if sizes else [1]
 
 
-def first_refusals(breaks: Array, meshes: Array) -> Counter[str]:
+def first_refusals(breaks: Array, num_meshes: Array) -> Counter[str]:
     """Return how many pairs of a mesh and a schedule each rule refuses first. `breaks` (chains,
-    schedules) has the first rule that a chain breaks, as an index into SCHEDULE_RULES or -1, and
-    `meshes` (chains,) the number of meshes of each chain."""
+    schedules) has the first rule that a chain breaks under a schedule, as an index into
+    SCHEDULE_RULES or -1. `num_meshes` (chains,) is the number of meshes of each chain."""
     refused = {
-        name: int(((breaks == rule).sum(axis=1) * meshes).sum())
+        name: int(((breaks == rule).sum(axis=1) * num_meshes).sum())
         for rule, name in enumerate(SCHEDULE_RULES)
     }
     return +Counter(refused)  # without zeros

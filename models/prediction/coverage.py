@@ -297,7 +297,8 @@ def with_ranges(profile: Profile, runs: Iterable[FittedRun]) -> Profile:
 
 
 def source_pseudonym(source: str) -> str:
-    """Return a short pseudonym of a source, from which the source's name cannot be read."""
+    """Return a short pseudonym of a source, from which the source's name cannot be read: a profile
+    tells sources apart by it without naming them."""
     return blake2s(source.encode(), digest_size=4).hexdigest()
 
 

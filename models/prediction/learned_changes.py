@@ -1,8 +1,8 @@
 """Learned changes say by how much a predicted step time differs from that of the version that the
 profile is based on, and how much of it each group of measurements caused.
 
-A *shift* is how far a fit moved the profile's terms, which are what scopes, such as one stack, add
-to a coefficient (models.spec.profile).
+A profile adds *terms* to the coefficients of the cost model, for scopes such as one chip or one
+stack (models.spec.profile). A *shift* is how far a fit moved these terms.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ def learned_changes(problem: Problem, layout: Layout, profile: Profile) -> Learn
     rows = predictions_of(problem, profile, layout).rows
     coefficients = _without_shifts(profile, influences, problem.scopes)
     step_time_s = step_costs_under_each(rows, coefficients).step_time_s
-    # The first step time is that of the profile as it is, the others are those without a shift.
-    whole, *by_group = (step_time_s[0] / step_time_s[1:] - 1).tolist()
+    # First with all that was learned, then without any of it, then without one group each.
+    as_learned_s, without_s = step_time_s[0], step_time_s[1:]
+    whole, *by_group = (as_learned_s / without_s - 1).tolist()
     return LearnedChanges(
         against_version=influences.against_version,
         step_time_change=whole,

@@ -81,7 +81,11 @@ class RunTraits:
             field.name: (getattr(self, field.name), getattr(other, field.name))
             for field in fields(self)
         }
-        return {name: pair for name, pair in pairs.items() if pair[0] not in (None, pair[1])}
+        return {
+            name: (own, others)
+            for name, (own, others) in pairs.items()
+            if own is not None and own != others
+        }
 
 
 class RunIndex:

@@ -195,14 +195,15 @@ def _probability_within(limit: float, median: float, spread: float) -> float:
 
 
 def log_spreads(predictions: Predictions, profile: Profile) -> LogSpreads:
-    """Return the standard deviations by which predictions of this profile may be off.
+    """Return the standard deviations of the logarithms of step time, towards faster and towards
+    slower, and of memory, for n predictions of this profile, (n,) each.
 
-    Runs like the problem's (its neighbourhood) scatter by some spread. The distance between sources
-    of runs adds to it, and so do terms without runs. Runs of the neighbourhood had such terms too,
-    so only what a chip or stack without runs has beyond them is added. Where the question
-    extrapolates beyond every run, the spread is multiplied by `profile.unseen_widening`. The spread
-    of memory is that of models.cost.memory_uncertainty. Random draws are the same for every layout
-    and on every call, so a prediction depends on its inputs alone.
+    Step times of runs like the problem's (its neighbourhood) scatter by some spread. The distance
+    between sources of runs adds to it, and so do terms without runs. Runs of the neighbourhood had
+    such terms too, so only what a chip or stack without runs has beyond them is added. Where the
+    question extrapolates beyond every run, the spread is multiplied by `profile.unseen_widening`.
+    The spread of memory is that of models.cost.memory_uncertainty. Random draws are the same for
+    every layout and on every call, so a prediction depends on its inputs alone.
     """
     problem = predictions.problem
     layouts = predictions.layouts

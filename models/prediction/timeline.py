@@ -181,6 +181,7 @@ def _parts_of_chunks(problem: Problem, layouts: Layouts) -> list[list[int]]:
     architecture = problem.architecture
     embedding = len(architecture.kinds)
     head = embedding + 1
+    # Layers of multi-token prediction are like the last layer, and run before the head.
     last_kind = architecture.layer_runs[-1][0]
     chunks = layers_of_chunks(problem, layouts)[0]
     chunks[0].append(embedding)

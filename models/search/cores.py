@@ -134,7 +134,7 @@ def cross_block(
     """Cross one block of trunks with pairs of expert degrees, write the cores whose bound is within
     the limits to `cores`, and return the number of these. Crossings are numbered pair by pair: all
     trunks with the first pair, then all with the second. The block starts at number `begin` and is
-    as long as the buffers in `cores`."""
+    as long as the buffers in `cores`. Bounds are of seconds, or of bytes if `of_memory`."""
     reset(tables.buffers)
     count = 0
     for number in range(begin, min(begin + len(cores.bound), len(trunks) * len(crossing.ep))):

@@ -1,11 +1,12 @@
 """The best layouts of a problem, and the proof.
 
-Layouts are enumerated in levels (models.layouts.space). Trunks are crossed with expert degrees to
-make cores, cores are divided into meshes, meshes are given policies, and the layouts that are left
-are placed on the fabric. At each level every row (a layout decided so far) has a lower bound, which
-the cost model itself gives for what is fixed so far (models.search.partial_sums). Rows are
-*opened*, which makes the rows of the next level from them, in order of their bound, a few at first,
-and those that cannot be in the answer any more are dropped.
+Layouts are enumerated in levels (models.layouts.space). Trunks (pp, tp, cp and micro-batch) are
+crossed with expert degrees to make cores, cores are divided into meshes (all degrees), meshes are
+given policies, and the layouts that are left are placed on the fabric. At each level every row (a
+layout decided so far) has a lower bound, which the cost model itself gives for what is fixed so far
+(models.search.partial_sums). Rows are *opened*, which makes the rows of the next level from them,
+in order of their bound, a few at first, and those that cannot be in the answer any more are
+dropped.
 
 One search looks for all parts of the answer: the fastest layout, the best of the meshes that are
 asked for, the best without and with a pipeline, and the front of time and complexity within the
@@ -164,8 +165,8 @@ class _Search:
         self.found = empty_found(_FOUND)
         # A later search for layouts that are less sure to fit may go on with these.
         self.opened: list[Meshes] = []
-        # Who asks for something faster has a layout already: nothing more is done when time is
-        # over.
+        # Blocks of work that may still be done when time is over, so that there is some answer. Who
+        # asks for something faster has an answer already.
         self.last_steps = 0 if np.isfinite(incumbent.goal.faster_than) else _LAST_STEPS
 
     def run(self, among: Sequence[Meshes] | None = None) -> SearchAnswer:
@@ -202,7 +203,9 @@ class _Search:
             if len(promising):
                 self._open_cores(self._cross_with_experts(block[promising]))
             if not self.exact and self.incumbent.limits.is_fixed:
-                return  # search_all discards what is not exact; finds_any may have its layout.
+                # More layouts are of no use: search_all discards what a search that was cut short
+                # has found, and finds_any cuts its search short itself, at the first layout.
+                return
 
     def _cross_with_experts(self, trunks: Array) -> Cores:
         """Return the cores made of the trunks at these positions and every pair of expert degrees.

@@ -1,7 +1,8 @@
 """The answer of a search so far, and the limits that it sets for layouts to come.
 
-The *ranking* has the fastest meshes, each with the time of its fastest layout. The two *sides* are
-the layouts without a pipeline and those with one.
+A *mesh* is the parallel degrees of a layout, and the *ranking* has the fastest meshes, each with
+the time of its fastest layout. The two *sides* are the layouts without a pipeline and those with
+one.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Incumbent:
         """Tighten the limits by these layouts, and keep those that may be in the answer. `times`
         has seconds of a step and `complexities` points, each (n,)."""
         rows = np.zeros(len(layouts), dtype=ROW)
-        for name in DEGREES:
+        for name in DEGREES:  # The limits read no other field.
             rows[name] = getattr(layouts, name)
         held = np.empty(len(rows), dtype=bool)
         consider_all(self.limits, rows, times, complexities, held)
@@ -120,9 +121,10 @@ class Incumbent:
         )
 
     def for_second_search(self) -> Incumbent:
-        """Return a new incumbent to search once more. It holds no layouts, but starts from the
-        ranking and from the best times without and with a pipeline. The latter are raised by a
-        rounding error, since bounds may exceed what they bound by as much."""
+        """Return a new incumbent for a search that finds the meshes which the ranking may lack
+        (may_lack_meshes). It holds no layouts, but starts from the ranking and from the best times
+        without and with a pipeline. The latter are raised by a rounding error, since bounds may
+        exceed what they bound by as much."""
         other = Incumbent(self.goal)
         for name in ("best", "ranked_count", "ranked", "times"):
             getattr(other.limits, name)[:] = getattr(self.limits, name)
@@ -152,6 +154,7 @@ class Incumbent:
         layouts = layouts.take(order)
         times = times[order]
         points = points[order]
+        # The front goes up to the tolerance, and the ranking no further than to its `last` time.
         within, last = slowest_tolerated(self.limits), float(self.limits.last[0])
         near = np.flatnonzero(times <= within)
         best: dict[bool, int | None] = {}
@@ -196,8 +199,8 @@ def _differs_from_previous(layouts: Layouts) -> Array:
 
 
 def _equalise_times(times: Array) -> Array:
-    """Return times (n,) in their order, with times that differ by rounding errors only set to the
-    least of them, since which of them is less means nothing."""
+    """Return times (n,) in the order given, where times that differ by rounding errors only are set
+    to the least of them: which of them is less means nothing."""
     order = np.argsort(times, kind="stable")
     ascending = times[order]
     # A group of equal times starts where a time exceeds the one before it by more than rounding.

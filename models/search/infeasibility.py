@@ -93,9 +93,9 @@ def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
 
 def rule_to_blame(problem: Problem) -> tuple[str, str]:
     """Return the name of the rule that keeps all chips from being used, whatever the constraints,
-    and a sentence about it: the first rule that the nearest layout breaks. If that is about the
-    batch or the layers, the batch is blamed where it alone refuses some tp, cp and pp: no dp that
-    they leave divides it."""
+    and a sentence about it: the first rule that the nearest layout breaks. Where that is about the
+    batch or the layers, the batch is to blame if it refuses some tp, cp and pp that are otherwise
+    legal, because it is a multiple of no dp that they leave."""
     obstacle = _nearest_obstacle(problem, {})
     if obstacle.rule not in ("batch_divides", "layers_divide"):
         return obstacle.rule, obstacle.sentence
@@ -109,9 +109,9 @@ def rule_to_blame(problem: Problem) -> tuple[str, str]:
 
 
 def why_none(space: Space, *, with_pipeline: bool) -> tuple[bool, str]:
-    """Return why no layout with a pipeline (or without one) is in an answer: whether the reason
-    holds without the constraints too, and words that complete a sentence such as "No layout with
-    a pipeline ...": "fits in memory"."""
+    """Return the reason why no layout with a pipeline (or without one) is in an answer: whether it
+    holds without the constraints too, and its words, which complete a sentence. After "No layout
+    with a pipeline ..." they may be "fits in memory"."""
     problem, constraints = space.problem, space.constraints
     # At least 2, so that the range below is never empty.
     most_stages = max(problem.architecture.num_layers, 2)
@@ -263,8 +263,8 @@ def _candidate_policies(problem: Problem, allowed: Allowed) -> Layouts:
         rows = _cross_with(rows, knob, values)
     rows = rows.take((rows.recompute == FULL) | (rows.recompute_layers == 0))
     # reshard off has an effect with ZeRO 3 only. Other combinations stay if they are all there is.
-    is_meant = (rows.zero_stage == 3) | rows.reshard
-    return rows.take(is_meant) if is_meant.any() else rows
+    has_effect = (rows.zero_stage == 3) | rows.reshard
+    return rows.take(has_effect) if has_effect.any() else rows
 
 
 def _candidate_meshes(problem: Problem, allowed: Allowed) -> Layouts:

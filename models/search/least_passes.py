@@ -1,6 +1,6 @@
-"""The least that a pipeline takes for its passes, and holds of activations: sums over the parts of
-a model (layer kinds, embedding and head). They are worked out once for every chain, which is pp
-with a number of micro-batches, and every schedule.
+"""Lower bounds, for the search, of what a pipeline takes for its passes and holds of activations:
+sums over the parts of a model (layer kinds, embedding and head). They are worked out once for every
+chain, which is pp with a number of micro-batches, and every schedule.
 
 The time of a schedule is that of its longest path (models.cost.pipeline.bubble). The sum here
 follows one of these paths: the one that would take longest by FLOPs. It takes forward and backward
@@ -77,22 +77,22 @@ def least_seconds_under(
     workspace: Workspace, least: LeastPasses, chain: int, schedule: int
 ) -> float:
     """Return a lower bound of the seconds that all passes of a step take under one schedule.
-    `chain` (pp with a number of micro-batches) and `schedule` are numbers. The workspace must hold
-    the exposed seconds of the parts."""
+    `chain` (pp with a number of micro-batches) and `schedule` are numbers. `workspace.part_both`
+    and `workspace.weights` must hold the exposed seconds of the parts (`expose_parts`)."""
     seconds = 0.0
     for part in range(len(workspace.counts)):
-        # Seconds of forward and backward, weight gradients included.
-        passes = workspace.part_both[part]
-        seconds += least.with_wgrad[chain, schedule, part] * passes
-        seconds += least.without_wgrad[chain, schedule, part] * (passes - workspace.weights[part])
+        # Forward and backward of the part. `weights` is what weight gradients add to them.
+        both = workspace.part_both[part]
+        seconds += least.with_wgrad[chain, schedule, part] * both
+        seconds += least.without_wgrad[chain, schedule, part] * (both - workspace.weights[part])
     return seconds
 
 
 @inlined
 def least_seconds(workspace: Workspace, least: LeastPasses, chain: int) -> float:
     """Return a lower bound of the seconds that all passes of a step take under any legal schedule.
-    `chain` is the number of a chain (pp with a number of micro-batches). The workspace must
-    hold the exposed seconds of the parts."""
+    `chain` is the number of a chain (pp with a number of micro-batches). `workspace.part_both` and
+    `workspace.weights` must hold the exposed seconds of the parts (`expose_parts`)."""
     seconds = np.inf
     for i in range(least.decisive_count[chain]):
         schedule = least.decisive[chain, i]
@@ -161,12 +161,12 @@ def _set_path(
     # Amounts of each part (layers of each kind, embedding, head) in the whole model, and in the
     # stages before the present one.
     whole, before = scratch[0], scratch[1]
-    # kind[stage] is the entry of the tables that the stage shares with all stages equal to it.
-    kind = tables.kind[partition]
+    # The tables have one entry for all stages that are equal: that of number distinct[stage].
+    distinct = tables.distinct[partition]
     whole[:] = 0.0
     before[:] = 0.0
     for stage in range(pp):
-        _add(1.0, tables.amounts[partition, kind[stage]], whole)
+        _add(1.0, tables.amounts[partition, distinct[stage]], whole)
     # Where stages do not end together, the mean stage bounds the step: its work and its idle time.
     if pp > 1 and not ends_together(row.schedule):
         _add(m / pp, whole, with_wgrad)
@@ -176,7 +176,7 @@ def _set_path(
     # FLOPs stand for seconds: how long the parts take is not known yet.
     longest = weighted_sum(with_wgrad, flops)
     for stage in range(pp):
-        own = tables.amounts[partition, kind[stage]]
+        own = tables.amounts[partition, distinct[stage]]
         for path in range(2):
             # How often the path takes the whole model, the stages before, and this stage.
             of_whole, of_before, of_own = _path(row.schedule, pp, m, stage, path)
@@ -191,11 +191,11 @@ def _set_path(
                 _add(of_own, own, with_wgrad)
         # An interleaved path passes only the first chunk of each stage before the one it stays on.
         passed = tables.first if row.schedule == INTERLEAVED else tables.amounts
-        _add(1.0, passed[partition, kind[stage]], before)
+        _add(1.0, passed[partition, distinct[stage]], before)
     # One more path under ZB-H1 stays on the last stage, whose weight gradients of up to pp - 1
     # micro-batches come after the path's end.
     if pp > 1 and row.schedule == ZERO_BUBBLE:
-        own, postponed = tables.amounts[partition, kind[pp - 1]], min(m, pp) - 1
+        own, postponed = tables.amounts[partition, distinct[pp - 1]], min(m, pp) - 1
         own_flops = weighted_sum(own, flops)
         seconds = _WITHOUT_WEIGHTS * (weighted_sum(whole, flops) + postponed * own_flops)
         if seconds + (m - 1 - postponed) * own_flops > longest:
@@ -246,9 +246,9 @@ def _path(schedule: int, pp: int, m: int, stage: int, path: int) -> tuple[float,
 @inlined
 def _idle_of_mean_stage(schedule: int, pp: int, m: int) -> float:
     """Return the least idle time of the mean of `pp` stages under zero_bubble_v or dualpipe with
-    `m` micro-batches, as a multiple of the time that forward and input gradients of the whole model
-    take. It is that of a path, or a mean of paths, with as much of F (forward) as of I (input
-    gradients), as models.cost.pipeline.bubble has them."""
+    `m` micro-batches, as a multiple of the time that forward (F) and input gradients (I) of the
+    whole model take together. It is therefore taken from paths of models.cost.pipeline.bubble, or
+    means of paths, that have as much of F as of I."""
     others = pp - 1
     if schedule == DUALPIPE:
         # The paths 2F and F + I - F1, of the other stages of a half (F1 is their mean F), weighed
@@ -278,19 +278,19 @@ def _lower_kept(
     less. `held` (parts,) is overwritten."""
     held[:] = 0.0
     for stage in range(pp):
-        kind = tables.kind[partition, stage]
+        distinct = tables.distinct[partition, stage]
         # As in a prediction, equal stages count as the first of them.
-        first = tables.first_alike[partition, kind]
+        first = tables.first_alike[partition, distinct]
         micro_batches_in_flight = in_flight(row.schedule, first, pp, row.virtual_stages, m)
-        _add(micro_batches_in_flight / pp, tables.amounts[partition, kind], held)
+        _add(micro_batches_in_flight / pp, tables.amounts[partition, distinct], held)
     for part in range(len(held)):
         kept[part] = min(kept[part], held[part])
 
 
 @inlined
 def _insert_decisive(least: LeastPasses, chain: int, schedule: int) -> None:
-    """Add a schedule to the decisive ones of a chain, unless one of them never takes longer than
-    it, and drop those of them that never take less. One of the decisive schedules is then fastest,
+    """Add a schedule to the decisive ones of a chain, unless one of these is never slower than it,
+    and drop those that are never faster than it. One of the decisive schedules is then fastest,
     whatever the parts take. `chain` and `schedule` are numbers."""
     count = 0
     for i in range(least.decisive_count[chain]):
@@ -308,9 +308,9 @@ def _insert_decisive(least: LeastPasses, chain: int, schedule: int) -> None:
 def _takes_no_more(least: LeastPasses, chain: int, schedule: int, other: int) -> bool:
     """Say whether a schedule takes no longer than another, however long the parts take. `chain`,
     `schedule` and `other` are numbers."""
-    # A part's time is linear in the share of it that weight gradients take, so both ends of this
-    # share are tested. At 1 only passes with weight gradients take time; at 0 both kinds take as
-    # long as each other.
+    # The difference of the two is linear in the share of a part's time that weight gradients take,
+    # so only the ends of this share are tested. At 1 passes without weight gradients take no time;
+    # at 0 they take as long as passes with them.
     for part in range(least.with_wgrad.shape[2]):
         fewer = least.with_wgrad[chain, other, part] - least.with_wgrad[chain, schedule, part]
         without_wgrad = least.without_wgrad[chain, schedule, part]

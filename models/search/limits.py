@@ -2,8 +2,8 @@
 far.
 
 The two *sides* are the layouts without a pipeline (0) and those with one (1). The *ranking* has the
-fastest meshes. The *front* has the least time for each complexity, counted in points
-(models.layouts.complexity).
+fastest meshes (the parallel degrees of layouts). The *front* has the least time for each
+complexity, counted in points (models.layouts.complexity).
 """
 
 from __future__ import annotations
@@ -116,11 +116,12 @@ def consider(limits: Limits, row: Row, seconds: float, points: int) -> bool:
     if may_be_in_answer:
         rank(limits, row, seconds)
         tightens = tightens or limits.last[0] < last_before
-        # Entries of the front fall with points: after the first that is as fast, all are.
-        for simpler in range(points, MOST_POINTS):
-            if seconds * ROUNDED >= limits.front[simpler]:
+        # front[p] is the least time with p points or fewer, so it falls with p: after the first
+        # entry that is as fast, all are.
+        for most_points in range(points, MOST_POINTS):
+            if seconds * ROUNDED >= limits.front[most_points]:
                 break
-            limits.front[simpler] = seconds
+            limits.front[most_points] = seconds
             tightens = True
     if tightens:
         set_longest(limits)

@@ -6,8 +6,9 @@ cannot be in an answer is left out as soon as that shows.
 
 A *variant* is a sharding with a memory policy. A *chain* is pp with a number of micro-batches,
 which decides the legal schedules. `row` is the record of one mesh, into which its policies are
-written in turn. `longest` has the most seconds that a layout of each complexity (in points) may
-take and still be in an answer. The *closing bound* is the least bound of all that was left out.
+written in turn. The *workspace* has intermediate results for the row as it was set last. `longest`
+has the most seconds that a layout of each complexity (in points) may take and still be in an
+answer. The *closing bound* is the least bound of all that was left out.
 """
 
 from __future__ import annotations
@@ -104,8 +105,8 @@ def bound_schedules(tables: CompiledTables, chain: int, row: Row) -> float:
     micro-batches)."""
     expose(tables, row)
     workspace = tables.buffers.workspace
-    passes = least_seconds(workspace, tables.passes, chain)
-    return least_step(tables.question.facts[0], row, tables.coefficients[0], workspace, passes)
+    pass_s = least_seconds(workspace, tables.passes, chain)
+    return least_step(tables.question.facts[0], row, tables.coefficients[0], workspace, pass_s)
 
 
 @inlined
@@ -116,8 +117,8 @@ def bound_schedule(tables: CompiledTables, chain: int, schedule: int, row: Row) 
     each part (compute, and traffic that it does not hide) are set first."""
     expose(tables, row)
     workspace = tables.buffers.workspace
-    passes = least_seconds_under(workspace, tables.passes, chain, schedule)
-    return least_step(tables.question.facts[0], row, tables.coefficients[0], workspace, passes)
+    pass_s = least_seconds_under(workspace, tables.passes, chain, schedule)
+    return least_step(tables.question.facts[0], row, tables.coefficients[0], workspace, pass_s)
 
 
 @inlined
@@ -300,11 +301,12 @@ def recompute_until_it_fits(
     counted as over memory, and layouts that recompute more as dominated. Return whether it fits
     with any number."""
     partial, choices = layer_choices(tables, row, variant, schedule)
-    least = least_that_fits(tables, row, partial, choices)
-    row.recompute_layers = tables.policies.layers[least] if least < partial else 0
-    counts.over_memory += least
-    counts.dominated += max(choices - least - 1, 0)
-    return least < choices
+    # A choice is a position in the ascending numbers of layers that may be recomputed.
+    fewest = least_that_fits(tables, row, partial, choices)
+    row.recompute_layers = tables.policies.layers[fewest] if fewest < partial else 0
+    counts.over_memory += fewest
+    counts.dominated += max(choices - fewest - 1, 0)
+    return fewest < choices
 
 
 @inlined

@@ -1,5 +1,10 @@
-"""The least memory that any layout needs where nothing fits, and the layout that is surest to
-fit."""
+"""The least memory that any layout needs, for the error of a search in which nothing fits, and the
+layout that is surest to fit.
+
+A *trunk* is a layout of which only pp, tp, cp and micro-batch are decided, and a *core* one of
+which the degrees of experts are decided too. To *open* a core is to search all layouts that decide
+the rest.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +34,8 @@ _SAME_DEVIATIONS = 1e-9  # standard deviations: layouts that differ by less are 
 
 
 class MinimumMemory:
-    """Finds the layout that needs least memory, by opening cores (layouts that are decided in part,
-    models.search.cores) in order of a lower bound of their memory.
+    """Finds the layout that needs least memory, by opening cores in order of a lower bound of their
+    memory.
 
     `layout` is this layout, or None, and `least` the bytes on its fullest device (`needed_bytes`).
     A layout that offloads more than a host has does not count, and sets `beyond_host`. With
@@ -94,9 +99,10 @@ class MinimumMemory:
         return surest_layout(tables, self.should_continue)
 
     def _surest_words(self, surest: Surest | None) -> str:
-        """Return the end of the error's sentence, which has named the most frugal layout, such as
-        "; it fits with a probability of 43%". It is about the surest layout (empty without one),
-        and names the constraint under which that is an answer, if there is such a constraint."""
+        """Return the end of the error's sentence, such as "; it fits with a probability of 43%".
+        "It" is the surest layout, which is named if it is not the most frugal one, named before.
+        Add the min_fit_probability under which that layout would be an answer, if there is any.
+        Return "" without a surest layout."""
         if surest is None:
             return ""
         is_most_frugal = self.layout and _differ_in_placement_only(surest.layout, self.layout)
@@ -122,8 +128,8 @@ class MinimumMemory:
             least = float(cores.bound[block[0]])
             if least >= self.least:
                 return
-            # All layouts so far exceed the host alone, and the error will say that. Those from here
-            # on are too large for a device as well.
+            # So far every layout offloads more than the host has, which the error will say. Layouts
+            # from here on need more than a device has, and would not change that error.
             only_host_is_short = self.beyond_host and self.layout is None
             if only_host_is_short and least > tables.capacity_and_rounding:
                 return
@@ -167,8 +173,8 @@ def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Sure
         next_probability = max(NormalDist().cdf(deviations), EVEN_CHANCE)
         if uncertainty.is_uniform or next_probability == probability:
             break
-        # A layout as sure as was asked fits the device, but not beside the caller's reserve
-        # (memory_reserve_gib).
+        # A layout as sure as was asked was refused for the caller's reserve (memory_reserve_gib)
+        # alone. That is sure enough, so no surer one is looked for.
         if next_probability >= uncertainty.probability:
             break
         probability = next_probability
@@ -186,7 +192,7 @@ def _deviations(tables: SearchTables, layout: Layout) -> float:
 def _surest_with_odds(tables: SearchTables, layout: Layout) -> Surest:
     """Return the layout in a legal placement, with the probability that it fits, and with that
     rounded down to a percent as the min_fit_probability to ask for. The latter is None below an
-    even chance, or where the layout does not fit if it is asked for."""
+    even chance, or where the layout would not fit under it either, as beside a memory reserve."""
     fit_probability = NormalDist().cdf(_deviations(tables, layout))
     asked = min(math.floor(100 * fit_probability) / 100, MAX_FIT_PROBABILITY)
     predictions = tables.predict(Layouts.of([layout]))

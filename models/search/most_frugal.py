@@ -1,4 +1,4 @@
-"""The layout of some meshes that needs the least memory.
+"""The layout of some meshes that needs the least memory, which the error names where nothing fits.
 
 A *variant* is a sharding with a memory policy, and a *chain* is pp with a number of micro-batches,
 which decides the legal schedules.
@@ -118,9 +118,9 @@ def is_more_frugal(needed: float, points: int, frugal: Frugal) -> bool:
 
 @inlined
 def needed_bytes(margin: Margin, memory: Array, on_host: float, counts_host: bool) -> float:
-    """Return the bytes on the device by which layouts of different uncertainty compare: the sum of
-    `memory` (terms,), whose reserved part is scaled by the layout's safety factor over the least
-    factor that any layout has. A layout with the least factor counts as it is predicted.
+    """Return the bytes on the device by which layouts are compared: the sum of `memory` (terms,),
+    of which the reserved part is scaled by the layout's safety factor over the least factor that
+    any layout has. A layout whose memory is less certain thus counts as one that needs more.
 
     Return infinity where `on_host` bytes, times the safety factor, exceed the host. With
     `counts_host` a layout that fills a share of its host counts as if it filled the same share of

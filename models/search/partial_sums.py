@@ -25,9 +25,9 @@ from models.spec.layout import DUALPIPE
 
 @inlined
 def least_step(
-    facts: Facts, row: Row, coefficients: CoefficientRecord, workspace: Workspace, passes: float
+    facts: Facts, row: Row, coefficients: CoefficientRecord, workspace: Workspace, pass_s: float
 ) -> float:
-    """Return a lower bound of a step's seconds. `passes` has the least seconds of all passes
+    """Return a lower bound of a step's seconds. `pass_s` has the least seconds of all passes
     (models.search.least_passes). The update and the traffic once a step are those of the mean
     stage, and all traffic hides as far as it may."""
     mesh = workspace.mesh[0]
@@ -46,7 +46,7 @@ def least_step(
     owned = over_shards(mesh, dense / pp, expert / pp, row.zero_stage >= 1)
     update = update_seconds(facts, coefficients, row, owned) + mesh.norm
     sends = exposed_sends(facts, coefficients, row, m, mesh.send, np.inf)
-    seconds = passes + (gather + reduce)
+    seconds = pass_s + (gather + reduce)
     seconds += update + coefficients.step_fixed_s
     # While it fills and drains, the pipeline also waits for a send at every hop, forward and back.
     seconds += sends + 2 * (pp - 1) * mesh.send

@@ -1,4 +1,4 @@
-"""The goal of a search, and its answer."""
+"""The goal of a search, and its answer. A *mesh* is the parallel degrees of a layout."""
 
 from __future__ import annotations
 

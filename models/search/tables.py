@@ -129,6 +129,7 @@ class SearchTables:
         space, placed_meshes = self.space, int(self.placed_meshes.sum())
         # A layout counts for what refuses it first: its placement, then its pair, then its policy.
         # Refused placements therefore count with all pairs, and refused pairs with all policies.
+        # torus_block is the only constraint that refuses placements.
         all_pairs = len(self.experts) + sum(refused_pairs.values())
         placed_anywhere = int(space.num_dp_splits(self.trunks.rows).sum()) * space.num_placements
         refused_placements = (placed_anywhere - placed_meshes) * all_pairs * len(space.policies)
@@ -180,8 +181,8 @@ class SearchTables:
         reserve = self.space.constraints.memory_reserve_gib
         runtime = float(self.coefficients.context_gib) * GIB
         # Each layout has a safety factor of its own, by which the uncertainty of its memory scales
-        # all but the runtime's bytes. It is tested in `fits`; no layout has less than the least
-        # factor.
+        # all but the runtime's bytes. `fits` applies it. No factor is less than the least one, so
+        # nothing that fits exceeds this capacity.
         self.capacity = min(
             usable - reserve * GIB,
             runtime + (usable - runtime) / self.memory_uncertainty.least_safety_factor,
@@ -235,8 +236,8 @@ class SearchTables:
         least = count.total - count.lm_head - 2 * problem.architecture.hidden_size
         if problem.workload.lora or problem.workload.trained:
             least = problem.trained_layer_parameters
-        # Without an fp32 copy beside the parameter, one of the two is 0. `host_bytes` below is one
-        # device's share of its host.
+        # ZeRO 3 has a master copy of `states.master_bytes`, other stages of `problem.master_bytes`.
+        # The lesser counts. `host_bytes` is one device's share of its host.
         bytes_per_parameter = min(problem.master_bytes, states.master_bytes) + problem.moment_bytes
         return (
             least * bytes_per_parameter <= problem.cluster.host_bytes * problem.cluster.num_devices
@@ -358,8 +359,8 @@ class SearchTables:
     @property
     def _slows_outwards(self) -> bool:
         """Say whether links get slower, and hops longer, from the inside of the cluster outwards.
-        It is false on a torus and for links between peers, where two axes together may be faster
-        than one."""
+        Two axes together are then no faster than one (LeastLinks.joins_axes). It is false on a
+        torus and for links between peers, where they may be."""
         c, dims = self.coefficients, self.problem.cluster.dims
         if any(dim.peer_gb_s or dim.kind == "ring" for dim in dims):
             return False
@@ -432,17 +433,19 @@ class SearchTables:
     def policy_tables(self) -> PolicyTables:
         """The policies of the space in the form that compiled functions read: variants (sharding
         with memory policy), schedules, and which schedules each chain (pp with a number of
-        micro-batches) may have."""
+        micro-batches) may have. PolicyTables explains the fields."""
         variant, schedules = np.arange(len(self.sharding)), self.policies.schedules
         variants = self.set_variant(np.zeros(len(variant), dtype=ROW), variant)
         schedule_rows = np.zeros(len(schedules), dtype=ROW)
         schedule_rows["schedule"] = schedules.schedule
         schedule_rows["virtual_stages"] = schedules.virtual_stages
         layers = self.space.recompute_layers
+        # The variants of each sharding begin with the first memory policy.
+        is_first = self.memory_policy == 0
         return PolicyTables(
             variants=variants,
-            first=self.memory_policy == 0,
-            plain=(self.memory_policy == 0) & self._is_plain_first,
+            first=is_first,
+            plain=is_first & self._is_plain_first,
             open_layers=self.policies.open[self.memory_policy],
             points=self.variant_points,
             schedules=schedule_rows,

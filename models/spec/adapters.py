@@ -1,4 +1,8 @@
-"""Low-rank adapters: fine-tuning that leaves the model's own weights as they are."""
+"""Low-rank adapters: fine-tuning that leaves the model's own weights as they are.
+
+A layer's weight matrices are given as projections (models.spec.projection). The functions yield
+those beside which adapters are trained, and count the adapters' parameters.
+"""
 
 from __future__ import annotations
 
@@ -94,6 +98,7 @@ class Lora:
         projections of a gated one read the same input and count as one matrix unless modules are
         named."""
         width = mlp.intermediate_size
+        # All matrices but one, the down projection, read the token: up, and gate if there is one.
         up = Projection("up", token_size, (mlp.matrices - 1) * width, "columns")
         down = Projection("down", width, token_size, "rows")
         up_modules: tuple[Module, ...] = ("gate_proj", "up_proj") if mlp.gated else ("up_proj",)

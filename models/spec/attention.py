@@ -1,7 +1,8 @@
 """Self-attention: its shape, its parameters, and the number of keys that its queries see.
 
 A matrix is *whole* where tensor parallelism does not cut it and every rank has all of it
-(models.spec.projection). An *entry* is a key and value that was pooled from several tokens.
+(models.spec.projection). Projections that are `fused` read the same input and are computed in one
+matrix product. An *entry* is a key and value that was pooled from several tokens.
 """
 
 from __future__ import annotations

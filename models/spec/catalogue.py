@@ -59,7 +59,8 @@ def architecture(name: str) -> Architecture:
 
 def architecture_shape(name: str) -> dict[str, Any]:
     """Return the arguments of Architecture.from_shape that make a shipped architecture, given its
-    id or an alias. Raise UnknownName for an unknown name."""
+    id or an alias. A launch that only names its model is described by them. Raise UnknownName for
+    an unknown name."""
     known = architecture(name).name
     entry = next(
         entry for entry in read_json("models", "data/architectures.json") if entry["id"] == known
@@ -152,7 +153,8 @@ def _architecture_from(entry: Mapping[str, Any]) -> Architecture:
 @cache
 def families() -> Mapping[str, str]:
     """Return the model_type of Hugging Face by the id and the aliases of a shipped architecture.
-    Architectures without a model_type are left out."""
+    Launch formats that state a model's family need it. Architectures without a model_type are left
+    out."""
     return {
         name: entry["family"]
         for entry in read_json("models", "data/architectures.json")
@@ -192,8 +194,8 @@ def with_known_biases(own: Architecture) -> Architecture:
 
 @cache
 def _shipped_by_stated() -> Mapping[Architecture, Architecture]:
-    """Return shipped models by what _without_seldom_stated leaves of them. Where several are equal
-    by that, the first is kept."""
+    """Return shipped models by what _without_seldom_stated leaves of them, so that a model of which
+    a source states no more can be looked up. Where several are equal by that, the first is kept."""
     shipped: dict[Architecture, Architecture] = {}
     for known in architectures().values():
         shipped.setdefault(_without_seldom_stated(known), known)

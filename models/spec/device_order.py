@@ -1,8 +1,10 @@
-"""The numbering of the devices of a cluster.
+"""The numbering of the devices of a cluster, which decides over which links a group of consecutive
+devices communicates.
 
-Numbers grow from the inside of the cluster outwards. A torus can be filled in several ways: along
-its dims in any order, and through one block of it after the other. Together, the order of the dims
-and the length of the blocks are a *filling* of the torus.
+A *dim* of the cluster is a dimension of its torus or a level of switched links. Numbers grow from
+the innermost dim outwards. A torus can be filled in several ways: along its dims in any order, and
+through one block of it after the other. Together, the order of the dims and the length of the
+blocks are a *filling* of the torus.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]
     `domains` has the number of devices that each dim joins, those of inner dims included. `rings`
     has a row for each dim of a torus: its name, its position among the dims and whether it closes.
     """
-    dim_of = {name: dim for name, dim, _ in rings}
+    dim_of = {name: dim for name, dim, _ in rings}  # "x" -> the position of that dim
     closes = {dim: wraps for _, dim, wraps in rings}
     lengths = [domain // inside for domain, inside in zip(domains, [1, *domains], strict=False)]
     steps = list[list[Step]]()
@@ -86,7 +88,8 @@ def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]
         for block in TORUS_BLOCKS:
             filling_steps = list(_steps(lengths, torus_dims, block))
             steps.append(filling_steps)
-            # Blocks divide a dim that they do not exceed. Without a torus one filling is enough.
+            # A dim must consist of whole blocks, or be no longer than a block. Without a torus, all
+            # fillings are the same and the first is enough.
             divides = all(lengths[dim] <= block or lengths[dim] % block == 0 for dim in torus_dims)
             if divides and (rings or not fillings):
                 fillings.append((code, block))
@@ -97,13 +100,13 @@ def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]
                     tuple((lengths[dim], number, closes.get(dim, False)) for dim, number in joining)
                 )
     dims, numbers, strides = np.moveaxis(np.array(steps, dtype=np.int64), 2, 0)
-    number_of = {signature: i for i, signature in enumerate(dict.fromkeys(signatures))}
+    kind_of = {signature: i for i, signature in enumerate(dict.fromkeys(signatures))}
     return DeviceOrders(
         domains=np.cumprod(numbers, axis=1),
         dims=dims,
         strides=strides,
         fillings=np.array(fillings),
-        kinds=np.array([number_of[signature] for signature in signatures]),
+        kinds=np.array([kind_of[signature] for signature in signatures]),
         default_domains=np.array(domains, dtype=np.int64),
         lengths=np.array(lengths),
     )

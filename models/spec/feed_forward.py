@@ -1,4 +1,7 @@
-"""The part of a layer that mixes the channels of each token: a dense network, or experts."""
+"""The part of a layer that mixes the channels of each token: a dense network, or experts.
+
+Some models project a token to a *latent* of fewer elements before its experts, and back after them.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ class Mlp:
         return 3 if self.gated else 2
 
     def parameters(self, hidden_size: int) -> int:
+        # The down projection puts out a token; up, and gate if there is one, the intermediate size.
         bias = hidden_size + (self.matrices - 1) * self.intermediate_size if self.bias else 0
         activation = 2 if self.learned_activation else 0
         return self.matrices * hidden_size * self.intermediate_size + bias + activation

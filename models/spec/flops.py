@@ -187,6 +187,6 @@ def step_time_from_throughput(
     Where the source counted recompute, a step has four forward passes' worth of FLOPs instead of
     three.
     """
-    passes = 4 / 3 if recompute_counted else 1.0
-    flops = passes * model_flops(architecture, workload, count, mtp=mtp)
+    recompute_factor = 4 / 3 if recompute_counted else 1.0
+    flops = recompute_factor * model_flops(architecture, workload, count, mtp=mtp)
     return flops / (flops_per_chip_s * num_chips)

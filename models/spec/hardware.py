@@ -3,7 +3,8 @@
 Bandwidths are per direction, in GB/s = 1e9 bytes a second. A *device* is what a framework sees as
 one accelerator: most chips are one device, a TPU v7x chip is two. Degrees of a layout count
 devices. A *domain* is the set of devices that one level of links joins, together with all levels
-inside it. A *slice* is a set of chips whose links form a torus.
+inside it. A *slice* is a set of chips whose links form a torus. A *dim* is a dimension of a torus
+or a level of switched links.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Torus:
         two dims, have powers of two as dims (https://cloud.google.com/tpu/docs/v5p, .../v6e).
         """
         num_chips = math.prod(shape)
-        unit = self._common_divisor(num_chips)
+        unit = self._common_divisor(num_chips)  # the side of a cube, or 1 without cubes
         # n & (n - 1) is 0 for powers of two.
         whole = all(n % unit == 0 if unit > 1 else n & (n - 1) == 0 for n in shape)
         return num_chips <= self.max_chips and whole
@@ -314,9 +315,10 @@ class Cluster:
                 rule = f"{shape} must divide num_chips = {self.num_chips}"
                 raise Invalid("cluster.torus_shape", self.torus_shape, rule)
             return self.torus_shape
-        counts = (slices for slices in range(1, self.num_chips + 1) if self.num_chips % slices == 0)
-        shapes = (torus.shape_for(self.num_chips // slices) for slices in counts)
-        # The last count gives slices of a single chip, which every torus has.
+        counts = (count for count in range(1, self.num_chips + 1) if self.num_chips % count == 0)
+        shapes = (torus.shape_for(self.num_chips // count) for count in counts)
+        # The fewest slices come first. The last count gives slices of a single chip, which every
+        # torus has.
         return next(filter(None, shapes), (1,) * torus.ndim)
 
     @property
@@ -393,9 +395,9 @@ class Cluster:
             fabric.require_domain("domain", domain)
         levels = []
         for level in fabric.levels:
-            times = scale_up if level.scale == "up" else scale_out
-            peer_gb_s = None if level.peer_gb_s is None else level.peer_gb_s * times
-            gb_s = level.gb_s_per_chip * times
+            factor = scale_up if level.scale == "up" else scale_out
+            peer_gb_s = None if level.peer_gb_s is None else level.peer_gb_s * factor
+            gb_s = level.gb_s_per_chip * factor
             levels.append(replace(level, gb_s_per_chip=gb_s, peer_gb_s=peer_gb_s))
         if domain is not None:
             # The domain is the last scale-up level. Smaller levels inside it stay, and so do larger
@@ -411,6 +413,7 @@ class Cluster:
         return replace(
             sized,
             fabric=replace(fabric, levels=tuple(levels), torus=torus),
+            # A number that was given for the old domain says nothing of the new one.
             chips_per_domain=sized.chips_per_domain if domain is None else None,
         )
 

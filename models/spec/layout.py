@@ -2,7 +2,8 @@
 
 :class:`Layout` is one layout, with names. :class:`Layouts` are many layouts, as arrays of numbers.
 All later computation works on arrays: one layout is an array of length one. A *knob* is a field of
-a layout that a caller may fix, and a *code* is the number that stands for a name in arrays.
+a layout that a caller may fix, and a *code* is the number that stands for a name in arrays. A
+*placement* is an order of the mesh axes, from the innermost links outwards.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ class Layout:
             raise Invalid("layout.recompute_layers", layers, rule)
 
     def _check_layers_per_chunk(self) -> None:
-        """Raise Invalid where the stated layers are no partition of these chunks."""
+        """Raise Invalid where `layers_per_chunk` has not one number of layers for each chunk, or
+        has unequal numbers though `balanced` is false."""
         layers = self.layers_per_chunk
         if not layers:
             return
@@ -312,7 +314,8 @@ _DTYPES: dict[str, type] = {
 
 def active_axes(layouts: Layouts) -> Array:
     """Return for each of n layouts the set of axes with more than one rank, (n,), as a number whose
-    bits are positions in AXES: 0b10001 stands for tp and pp."""
+    bits are positions in AXES: 0b10001 stands for tp and pp. It is the row of a layout in tables
+    such as `equivalent_placements`."""
     return np.asarray(
         sum((getattr(layouts, axis) > 1) * (1 << bit) for bit, axis in enumerate(AXES))
     )
@@ -324,7 +327,7 @@ def equivalent_placements() -> Array:
     placement, the number of the first placement that orders these axes alike.
 
     Axes of one rank move no data, so placements that differ only in where such axes stand are
-    equivalent.
+    equivalent, and only the first of them is searched.
     """
     first_alike = np.zeros((1 << len(AXES), len(PLACEMENTS)), dtype=np.int64)
     for pattern, row in enumerate(first_alike):
@@ -353,7 +356,8 @@ def offered_placements(stack_placements: tuple[tuple[str, ...], ...]) -> Array:
     the stack does. A stack that lists no placements offers all."""
     listed = [PLACEMENTS.index(order) for order in stack_placements]
     codes = listed or list(range(len(PLACEMENTS)))
-    # Equivalent placements have one number, so those with the number of a listed one are offered.
+    # For one set of axes, `numbers` has the same number for placements that order them alike. So
+    # the placements that have the number of a listed one are offered.
     return np.array([np.isin(numbers, numbers[codes]) for numbers in equivalent_placements()])
 
 

@@ -1,4 +1,4 @@
-"""Moments of an optimizer that projects gradients to a lower rank."""
+"""Moments of an optimizer that projects gradients to a lower rank, as GaLore and APOLLO do."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ def mean_moment_bytes(architecture: Architecture, workload: Workload) -> float:
     projected_elements = kept_bytes = 0.0
     for kind, count in zip(architecture.kinds, architecture.layers_per_kind, strict=True):
         for matrix, copies in _matrices(kind, architecture.hidden_size):
+            # Each block of a block-diagonal matrix is a matrix of its own.
             short, long = sorted((matrix.n_in // matrix.groups, matrix.n_out // matrix.groups))
             # A matrix no larger than the rank is not projected.
             if short <= workload.moment_rank:
                 continue
             projected_elements += count * copies * short * long
-            bytes_by_rank = unprojected_bytes * long + PROJECTION_BYTES * short
-            kept_bytes += count * copies * workload.moment_rank * bytes_by_rank
+            bytes_per_rank = unprojected_bytes * long + PROJECTION_BYTES * short
+            kept_bytes += count * copies * workload.moment_rank * bytes_per_rank
     total = architecture.parameters.total
     return (kept_bytes + unprojected_bytes * (total - projected_elements)) / total
 
 
 def _matrices(layer: Layer, hidden_size: int) -> Iterator[tuple[Projection, int]]:
-    """Yield the weight matrices of a layer, each with the number of blocks or experts that have one
-    of that size."""
+    """Yield the weight matrices of a layer, each with the number of its copies: the blocks of a
+    block-diagonal matrix, or the experts that have one."""
     # Adapters without named modules stand beside every matrix, so these are all matrices.
     beside_all = Lora(targets=("attention", "mlp", "experts"))
     for matrix in beside_all.matrices(layer, hidden_size):

@@ -30,7 +30,7 @@ _KEPT_MODULES = 1024  # answers for all models together: a model has one for eac
 def _wrong_vendor_rule(stack: Stack, chip: Chip) -> str:
     """Return the rule that a stack breaks on a chip of another vendor, in words. It names the
     vendors that the stack runs on, and the stacks that run on the chip."""
-    stacks = dict.fromkeys(catalogue.stacks().values())
+    stacks = dict.fromkeys(catalogue.stacks().values())  # each once, not again by its aliases
     able = [other.id for other in stacks if not other.vendors or chip.vendor in other.vendors]
     rule = f"runs on chips of {', '.join(stack.vendors)}, not on {chip.id} ({chip.vendor})"
     return f"{rule}, on which {', '.join(able)} run"
@@ -191,7 +191,7 @@ class Problem:
         """The bytes of the fp8 or fp4 copies of a parameter that GEMMs read and that stay in memory
         beside the parameter; 0 where none stay."""
         gemm_bytes = self.workload.number_format.gemm_bytes
-        # One copy is as the parameter is, for forward, and one is transposed, for backward.
+        # Forward reads one copy, laid out like the parameter, and backward a transposed one.
         return 2 * gemm_bytes if self.stack.keeps_operands and gemm_bytes < 2 else 0.0
 
     @property
@@ -248,9 +248,11 @@ class Problem:
 
     def _gradient_element_bytes(self, stack_bytes: float) -> float:
         """Return the bytes of an element of a gradient for which the stack's format has
-        `stack_bytes`: at least those of a parameter in use."""
+        `stack_bytes`: at least those of a parameter in use, the format in which backward leaves
+        it."""
         parameter_bytes = self.parameter_bytes
-        # Without fp32 master weights, the optimizer updates parameters in their own format.
+        # Without fp32 master weights, the optimizer updates parameters in their own format, and so
+        # reads gradients in that format too.
         return (
             max(stack_bytes, parameter_bytes) if self.workload.master_weights else parameter_bytes
         )
@@ -285,7 +287,8 @@ class Problem:
     def gather_bytes(self) -> float:
         """The bytes of a parameter on the wire where ZeRO 3 or a distributed optimizer gathers it:
         those of the stack's format, but no fewer than the workload's format allows."""
-        if self.scales_rows:  # A weight is cast with every use, after it is gathered.
+        # With a scale for every row, a weight is cast to fp8 with every use, after it is gathered.
+        if self.scales_rows:
             return self.parameter_bytes
         return max(self.stack.gather_bytes, self.workload.number_format.gathered_bytes)
 
@@ -334,8 +337,8 @@ class Problem:
 
     @property
     def keeps_sharded_parameters(self) -> bool:
-        """True where ZeRO 3 keeps shards of the parameters that layers use. Otherwise shards of an
-        fp32 copy are all it keeps. Frozen parameters have no such copy."""
+        """True where ZeRO 3 keeps shards of the parameters in the format that layers use. Otherwise
+        it keeps only shards of their fp32 copy, which frozen parameters do not have."""
         workload = self.workload
         has_frozen = workload.lora is not None or workload.trained is not None
         return self.stack.parameter_shards or has_frozen or not workload.master_weights
@@ -361,8 +364,9 @@ class Problem:
     @cached_property
     def encoder_flops(self) -> float:
         """A third of the encoder's FLOPs in a step, for one token of a sequence: its forward FLOPs
-        where it is trained, and a third of them where it is frozen and has no backward. Layers are
-        split over pipeline stages by forward FLOPs, a third of their step, so these compare."""
+        where it is trained, and a third of them where it is frozen and has no backward. It weighs
+        the encoder against layers when a pipeline is split, which goes by forward FLOPs: for
+        layers, too, a third of a step."""
         encoder = self.architecture.encoder
         return encoder_flops(encoder) / 3 / self.workload.seq_len if encoder else 0.0
 

@@ -3,11 +3,13 @@
 A coefficient lives on an unbounded scale (the log of a positive number, the log-odds of a fraction)
 and is the sum of the *terms* that apply to a problem: one for everything ("all") and offsets for
 narrower *scopes* ("generation:hopper", "chip:h200-sxm-141gb", "stack:megatron", …). A scope without
-runs has no term, or a term at its prior, and so inherits from the wider scope.
+runs has no term, or a term at its prior, and so inherits from the wider scope. A *spread* is a
+standard deviation.
 
-A *run* is a measured training run. A *fleet* is the machines of one deployment, whose reported runs
-give it scopes of its own. *Terms of the breakdown*, by contrast, are the parts of a step time or of
-memory, such as compute or data-parallel traffic.
+A *run* is a measured training run. A *neighbourhood* says how far runs of one kind scatter around
+their predictions. A *fleet* is the machines of one deployment, whose reported runs give it scopes
+of its own. *Terms of the breakdown*, by contrast, are the parts of a step time or of memory, such
+as compute or data-parallel traffic.
 """
 
 from __future__ import annotations
@@ -367,7 +369,8 @@ class Profile:
 
     @cached_property
     def _places_by_scope(self) -> dict[str, list[int]]:
-        """The positions of the terms of each scope among all terms."""
+        """The positions in `terms` of the terms of each scope, so that `_terms_in` need not search
+        all terms."""
         places: dict[str, list[int]] = {}
         for place, term in enumerate(self.terms):
             places.setdefault(term.scope, []).append(place)
@@ -389,8 +392,9 @@ class Profile:
 
     def kernel_age(self, scopes: Iterable[str]) -> float:
         """Return by how many years the newest software that ran in these scopes, such as a
-        generation of chips, is older than the newest of all. It is the largest age where several
-        scopes have one, and 0 where none has."""
+        generation of chips, is older than the newest of all. Kernels there are priced as at least
+        so old, since no run shows what newer ones do. It is the largest age where several scopes
+        have one, and 0 where none has."""
         scope_set = set(scopes)
         years = (software.year for software in self.newest if software.scope in scope_set)
         return max((self.software_year - year for year in years), default=0.0)
@@ -439,8 +443,8 @@ class Profile:
 
     @cached_by_identity(_CACHED_SCOPES)
     def _with_offsets(self, scopes: frozenset[str]) -> Profile:
-        """Return the profile with offsets that no run has told added for these scopes, as
-        `with_offsets` describes them. Terms that the profile has already are kept."""
+        """Return the profile that `with_offsets` describes. Terms that the profile has already are
+        kept as they are."""
         offsets = (term for scope in sorted(scopes) for term in _unknown_offsets(scope))
         added = {term.key: term for term in offsets if term.key not in self.by_key}
         return self.with_terms(added) if added else self
@@ -504,14 +508,14 @@ class Profile:
     def from_json(cls, data: Mapping[str, Any]) -> Profile:
         """Read what `to_json` wrote, here or in another release. Coefficients that did not exist
         when the profile was written get the terms of the shipped priors. Coefficients, scopes and
-        fields that a later release has added are ignored. Raise Invalid where a coefficient has no
-        term."""
+        fields that a later release has added are ignored. Raise Invalid where neither `data` nor
+        the priors have a term for a coefficient."""
         terms = tuple(from_json(Term, term) for term in data["terms"] if _is_known(term))
         missing = KINDS.keys() - {term.coefficient for term in terms if term.scope == "all"}
         terms += tuple(term for term in _prior_terms() if term.coefficient in missing)
-        if unknown := missing - {term.coefficient for term in terms}:
+        if without_term := missing - {term.coefficient for term in terms}:
             rule = "every coefficient needs a term of scope 'all'"
-            raise Invalid("profile.terms", sorted(unknown), rule)
+            raise Invalid("profile.terms", sorted(without_term), rule)
         influences = data.get("influences")
         return cls(
             id=data["id"],

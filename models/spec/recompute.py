@@ -8,7 +8,8 @@ experts, and `grouped_mm` the products of experts; torchtitan's operator-level p
 these two (torchtitan/distributed/activation_checkpoint.py). `out_proj` is the output projection of
 attention, and `mlp_gate` one of the two up-projections of a gated MLP; MaxText's policies name the
 tensors that they put out (maxtext layers/nnx_decoders.py). In arrays, a policy is one number, its
-code, with a bit for every module.
+code, with a bit for every module. What a module computes differs between layers, so costs go by
+*pieces* of a layer's forward (PIECES).
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def policy_code(recompute: str, modules: Collection[str] = ()) -> int:
 
 def decode_policy(code: int) -> tuple[str, tuple[str, ...]]:
     """Return the name of the recompute policy with this code ("none", "selective" or "full"), and
-    its modules. They are empty for selective recompute of the stack's own modules."""
+    its modules. No modules with "selective" stand for those that the stack takes by itself."""
     if code in (NONE, STACK_SELECTIVE, FULL):
         return {NONE: "none", STACK_SELECTIVE: "selective", FULL: "full"}[code], ()
     return "selective", tuple(name for bit, name in enumerate(MODULES) if code >> bit & 1)
@@ -150,10 +151,11 @@ def _pieces(module: str, layer: Layer) -> set[str]:
     # "dense_half" is the second up-projection of a gated MLP.
     dense = {"dense", "dense_half", "dense_act"} if layer.dense else set()
     if module in ("mlp", "shared_experts", "moe"):
-        # "mlp" is the network of dense layers; the other two are of sparse layers alone.
-        if (module == "mlp") == (layer.moe is not None):
+        # Only dense layers have "mlp", and only sparse layers have the other two.
+        has_module = (layer.moe is None) == (module == "mlp")
+        if not has_module:
             return set()
-        return dense | {"experts", "grouped", "expert_act"} if module == "moe" else dense
+        return dense if module != "moe" else {*dense, "experts", "grouped", "expert_act"}
     if module == "grouped_mm":
         return {"grouped"} if layer.moe else set()
     if module == "moe_act":
@@ -163,6 +165,7 @@ def _pieces(module: str, layer: Layer) -> set[str]:
     if module == "mla_up_proj":
         return {"up"} if layer.attention and layer.attention.is_mla else set()
     if module == "alternate_mm":
+        # The products that are not saved, and the tensor-parallel inputs of those.
         is_mla = layer.attention and layer.attention.is_mla
         of_attention = {"up"} if is_mla else {"keys", "output"}
         return of_attention | {_INPUTS} | ({"dense_half"} if layer.dense else set())

@@ -3,7 +3,8 @@ after every token.
 
 In training they run over chunks of a sequence, as products of matrices within a chunk and from one
 chunk's state to the next (Mamba-2, arXiv 2405.21060 §6; gated delta rule, arXiv 2412.06464 §3.3). A
-*mixer* is the block of a layer that mixes tokens, as attention does.
+*mixer* is the block of a layer that mixes tokens, as attention does. Projections that are `fused`
+read the same input, and the mixer computes them together in one matrix product.
 """
 
 from __future__ import annotations
@@ -90,8 +91,9 @@ class Recurrence:
 
     @property
     def elementwise_traffic(self) -> float:
-        """Elements of a token that forward reads and writes beside the recurrence: in the
-        convolution, and in the norm and gate of the output."""
+        """Elements of a token that forward reads and writes beside the recurrence: the convolution
+        reads and writes its channels, and the norm and gate read the output and the gate and write
+        one result."""
         return 2 * self.conv_channels + 3 * self.values
 
     @property
@@ -127,6 +129,7 @@ class Mamba2(Recurrence):
     kind = "mamba2"
 
     def _input_projections(self, hidden_size: int) -> list[Projection]:
+        # The gate and values, B and C, and a time step for each head.
         columns = 2 * self.values + 2 * self.keys + self.num_heads
         return [Projection("in", hidden_size, columns, "columns", fused=True)]
 
@@ -274,6 +277,7 @@ class ShortConvolution(Recurrence):
         return self.values
 
     def _input_projections(self, hidden_size: int) -> list[Projection]:
+        """Return the single projection to both gates and the values."""
         return [Projection("in", hidden_size, self.input_elements, "columns", fused=True)]
 
     def parameters(self, hidden_size: int) -> int:

@@ -370,14 +370,17 @@ class Stack:
 
     def recomputed(self, policy: int, layer: Layer) -> Recomputed:
         """Return the part of a layer that a recompute policy, given by its code, computes again
-        (models.spec.recompute). Selective recompute without modules takes the stack's own."""
+        (models.spec.recompute). Selective recompute without modules takes the stack's own. Some
+        stacks leave out the last product of a network, because backward does not read its
+        result."""
         if policy == STACK_SELECTIVE:
             policy = policy_code("selective", self.selective[0])
         skips_last = self.skips_last_product(layer)
         unsent_share = 0.0
         if skips_last and not layer.moe:
-            # The scatter behind a dense network is not repeated: it is one of the layer's four
-            # tensor-parallel messages in forward, or one of two in a parallel layer.
+            # Without the last product of a dense network, the scatter of its result is not repeated
+            # either: one of the layer's four tensor-parallel messages in forward, or one of two in
+            # a parallel layer.
             unsent_share = 0.5 if layer.parallel else 0.25
         return replace(recomputed(policy, layer), skips_last=skips_last, unsent_share=unsent_share)
 
@@ -402,7 +405,7 @@ class Stack:
 
     @property
     def gathers_experts_apart(self) -> bool:
-        """True where ZeRO 3 gathers every matrix of every expert by itself."""
+        """True where ZeRO 3 gathers every matrix of every expert by itself, in small messages."""
         return not self.experts_at_once and self.expert_loop == "gathered_modules"
 
     @property
@@ -426,9 +429,9 @@ class Stack:
         return None
 
     def kernel_on(self, generation: str) -> str:
-        """Return the attention kernel that this stack runs on chips of a generation. Some stacks
-        pick it by the chip ("auto", "pytorch", "triton"), FlashAttention-2 unless the generation is
-        listed in _KERNELS_PICKED."""
+        """Return the attention kernel that this stack runs on chips of a generation. Stacks whose
+        `attention_kernel` is "auto", "pytorch" or "triton" pick it by the chip: FlashAttention-2,
+        unless _KERNELS_PICKED lists another one for the generation."""
         if self.attention_kernel not in _KERNELS_PICKED:  # It names one kernel.
             return self.attention_kernel
         return _KERNELS_PICKED[self.attention_kernel].get(generation, "flash2")

@@ -4,7 +4,8 @@ nobody sets them, and the values that tuned recipes set.
 A switch is a choice of the software that no layout makes: which dispatcher sends tokens to experts,
 whether gradients are reduced beside compute, which kernel computes the loss. Each is one field of
 :class:`models.spec.stack.Stack`. A *setting* is one value of a switch with the launch arguments for
-it. The tables are data, one file a stack (data/switches).
+it, and a *condition* says under which layouts a switch has an effect. The tables are data, one file
+a stack (data/switches).
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ class Switch:
 
     @property
     def arguments(self) -> frozenset[str]:
-        """The names of all arguments that set it."""
+        """The names of all arguments that set it to some value, with those that must go beside
+        them."""
         names = set[str]()
         for setting in self.settings:
             names.update(setting.arguments, setting.with_zero, setting.needs)
@@ -172,7 +174,8 @@ def release_of(stack_id: str, year: float) -> str | None:
 
 def changed_since(stack: Stack, year: float) -> tuple[Switch, ...]:
     """Return the switches of a stack whose framework default in that year (a number with a
-    fraction) differs from today's, as far as arguments can set them."""
+    fraction) differs from today's, so that who launches an older release can be told. Switches that
+    no argument sets are left out."""
     return tuple(
         switch
         for switch in switches_of(stack)
@@ -276,9 +279,9 @@ def _settings_of(problem: Problem, layout: Layout) -> Iterator[tuple[Switch, Set
 
 def as_launched(problem: Problem, layout: Layout, software_year: float) -> Stack:
     """Return the stack that results from launching a layout with the arguments that we write for
-    it, which may differ from the stack that the caller asked about. It is the catalogue's stack as
-    recipes set it `age_years` before `software_year`, except for switches that have an effect under
-    the layout: they are set as the problem has them, with all that their arguments imply."""
+    it, which may differ from the stack that the caller asked about. Switches that have an effect
+    under the layout are set as the problem has them, with all that their arguments imply. All else
+    is the catalogue's stack as recipes set it `age_years` before `software_year`."""
     base = catalogue.stack(problem.stack.id)
     if problem.stack.age_years:
         base = as_of(base, software_year - problem.stack.age_years)
@@ -361,8 +364,8 @@ def _has_come(since: float, year: float) -> bool:
 
 
 def _may_overlap_tensor(problem: Problem, layout: Layout) -> bool:
-    """Say whether tensor-parallel traffic may run beside compute: with sequence parallelism, in a
-    precision in which the stack can overlap it."""
+    """Say whether a switch that lets tensor-parallel traffic run beside compute has an effect. That
+    needs sequence parallelism, and a precision in which the stack can overlap."""
     precision = problem.workload.precision
     return (
         layout.tp > 1
@@ -372,9 +375,9 @@ def _may_overlap_tensor(problem: Problem, layout: Layout) -> bool:
 
 
 def _may_overlap_experts(problem: Problem, layout: Layout) -> bool:
-    """Say whether all-to-alls may run beside compute: there are all-to-alls, none of which
-    recompute repeats, another micro-batch is at hand, and there is at most one module of
-    multi-token prediction (Megatron-Core transformer_config.py,
+    """Say whether a switch that lets all-to-alls run beside compute has an effect. That needs
+    all-to-alls that recompute does not repeat, another micro-batch at hand, and at most one module
+    of multi-token prediction (Megatron-Core transformer_config.py,
     overlap_moe_expert_parallel_comm)."""
     # A pipeline has two micro-batches at hand only with interleaved chunks.
     has_another = layout.pp == 1 or layout.virtual_stages > 1
@@ -445,6 +448,7 @@ def _tables() -> Mapping[str, _Table]:
         if file.name.endswith(".json")
     }
     tables: dict[str, _Table] = {}
+    # The catalogue lists a stack under each of its aliases too; here it comes once.
     for stack in {stack.id: stack for stack in catalogue.stacks().values()}.values():
         document = documents.get(stack.id) or documents.get(stack.like or "")
         if document:

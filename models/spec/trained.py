@@ -1,4 +1,7 @@
-"""The parts of a model that are trained, where some of its own parameters are frozen."""
+"""The parts of a model that are trained, where some of its own parameters are frozen.
+
+Backward runs through frozen layers too, but ends at the first part that is trained.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +65,9 @@ def _layer_numbers(layers: tuple[int, ...], num_layers: int) -> frozenset[int]:
 
 
 def _gradients(number: int, chosen: frozenset[int], backward_ends_at: int) -> Gradients:
-    """Return the gradients that backward computes in the layer of this number: those of weights
-    where it is among the `chosen` ones to train, those of inputs alone from layer
-    `backward_ends_at` on, where backward passes through, and none before that."""
+    """Return the gradients that backward computes in the layer of this number. Layers `chosen` to
+    train have those of weights. Frozen layers from `backward_ends_at` on have those of inputs
+    alone, because backward passes through them. Layers before that have none."""
     if number in chosen:
         return "weights"
     return "inputs" if number >= backward_ends_at else "none"

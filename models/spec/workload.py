@@ -240,8 +240,9 @@ class Workload:
 
     @property
     def attended_length(self) -> float:
-        """The length of a sequence in which a token sees on average as many tokens as it sees of
-        its document: E[l²] / E[l] of documents of l tokens."""
+        """The length of a sequence without packing in which a token sees as many tokens on average
+        as within the packed documents: E[l²] / E[l] for documents of l tokens. Attention is priced
+        at this length."""
         if self.packing is None:
             return self.seq_len
         # E[l²] = mean² · (1 + spread²)

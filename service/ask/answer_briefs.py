@@ -1,7 +1,8 @@
 """Shortens stored answers to what a launcher needs.
 
 A *brief* has one layout of the answer, its figures and a few sentences, in at most 4 KiB. A
-*launcher* is a program that submits the job with that layout.
+*launcher* is a program that submits the job with that layout. A *knob* is one choice of a layout,
+such as tp.
 """
 
 from __future__ import annotations
@@ -57,12 +58,13 @@ def recommendation_brief(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def prediction_brief(document: dict[str, Any]) -> dict[str, Any]:
-    """Returns the brief of a prediction: the fastest of its layouts that fit, with its rank.
-    `document` is the stored answer."""
+    """Returns the brief of a prediction: the fastest of its layouts that fit, or of all where
+    none fits. Its `rank` is the position of that layout in the answer, from 1. `document` is the
+    stored answer."""
     layouts = document["layouts"]
-    ranks = range(len(layouts))
-    # Layouts that fit come first, and among them the fastest.
-    best = min(ranks, key=lambda rank: (not layouts[rank]["fits"], layouts[rank]["step_time_s"]))
+    indices = range(len(layouts))
+    # False sorts before True: layouts that fit come first, and among equals the fastest.
+    best = min(indices, key=lambda i: (not layouts[i]["fits"], layouts[i]["step_time_s"]))
     query = f"?rank={best + 1}" if len(layouts) > 1 else ""
     return PredictionBrief(
         **_shared_fields("predictions", document, layouts[best], query),
@@ -78,7 +80,8 @@ def check_brief(document: dict[str, Any]) -> dict[str, Any]:
     """Returns the brief of a check: the verdict, the first change, and the gravest problems.
     `document` is the answer."""
     prediction = document["prediction"] or {}
-    fits, change = document["fits"] or {}, document["first_change"]
+    fits = document["fits"] or {}
+    change = document["first_change"]
     layout = document["layout"]
     figures = {name: prediction.get(name) for name in _FIGURES if name.startswith("step_time")}
     return CheckBrief(
@@ -149,6 +152,7 @@ def _launch_address(location: str, document: Mapping[str, Any], query: str) -> s
 def _knobs_to_write(layout: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the knobs that a request has to state to mean this layout. Knobs that this release
     does not know are left out, because a request with them would be refused."""
+    # A knob with its default need not be stated, unless the stack decides what is left out.
     knobs = {
         knob: layout[knob]
         for knob, default in _DEFAULTS.items()

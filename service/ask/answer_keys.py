@@ -57,7 +57,8 @@ def question_key(kind: AnswerKind, request: AnyRequest) -> str:
     words."""
     # A prediction is the same however long its caller waits; a search may end earlier.
     ignored = {"wait_s"} if kind == "predictions" else set[str]()
-    # Other fields count with their defaults, whether a request writes them out or not.
+    # Fields of _AS_GIVEN count as they are written, because an answer lists what the request left
+    # open in them. Other fields count with their defaults, written out or not.
     filled = request.model_dump(mode="json", exclude=_AS_GIVEN | ignored)
     as_given = request.model_dump(mode="json", include=_AS_GIVEN, exclude_unset=True)
     if isinstance(request, RecommendationRequest) and request.include:
@@ -102,8 +103,8 @@ class AnswerKey:
 def answer_key(
     rows: Rows, kind: AnswerKind, request: AnyRequest, resolve: Callable[[], Meaning]
 ) -> AnswerKey:
-    """Returns the key that an answer to this request would have now. `resolve` returns the meaning
-    of the request; it is called only if the meaning is not in memory."""
+    """Returns the key that an answer to this request would have now. `resolve` returns what the
+    names in the request mean; it is called only if that is not in memory."""
     question = question_key(kind, request)
     profile = requested_profile(rows, request.profile)
     meaning = rows.recall(("meaning", question), resolve)

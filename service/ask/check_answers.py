@@ -216,9 +216,9 @@ def _spelling_change(job: ResolvedCheck, changes: LaunchChanges) -> ChangeAnswer
 
 
 def expressible_in_format(job: ResolvedCheck) -> Callable[[Problem, Layout], bool] | None:
-    """Returns a test of whether a layout can be written in the launch format of the request. None
-    if the request is no launch, or if even its own layout cannot be written: then no layout is left
-    out."""
+    """Returns a test of whether a layout can be written in the launch format of the request:
+    layouts that cannot are not advised. None, which leaves no layout out, if the request is no
+    launch, or if even its own layout cannot be written."""
 
     def is_expressible(problem: Problem, layout: Layout) -> bool:
         return bool(written_settings(job.format, problem, layout))
@@ -239,6 +239,7 @@ def _broken_rule(job: ResolvedCheck, broken: BrokenRule) -> BrokenRuleAnswer:
     setting = job.settings.get("global_batch" if broken.is_of_batch else broken.knob or "")
     if broken.is_of_batch and job.read is None:
         return BrokenRuleAnswer.of_batch(broken, job.question, stack, setting)
+    # A launch has the setting, and a layout the knob.
     blamed = broken.knob if job.read is None else setting or broken.knob
     # The global batch is a value of the workload, and any knob one of the layout.
     value = job.question.workload.global_batch if broken.is_of_batch else None
@@ -324,7 +325,8 @@ def _settings_of_change(
     layout = job.layout
     if layout is None or not after:
         return {}, {}
-    # With a prediction, `given`, the job's layout is legal, and its settings can be written too.
+    # `change.given` is the prediction of the job's own layout. Where there is one, that layout is
+    # legal, and its settings can be written too.
     if change.given is not None:
         problem = job.resolved.problem
         before = written_settings(job.format, problem, layout)

@@ -92,7 +92,7 @@ class Comparisons(UseCase):
             resolver = Resolver(rows)
             profile = requested_profile(rows, request.profile)
             launched = _launched_sides(resolver, request)
-            pinned = _plain_question(request, launched)
+            pinned = _shared_question(request, launched)
             stacks = _stacks(request, launched)
             # The sides share model, cluster and workload; only their stacks may differ.
             question = resolver.resolve(pinned.model_copy(update={"stack": stacks["first"]}))
@@ -134,12 +134,12 @@ def _launched_sides(resolver: Resolver, request: _Request) -> dict[str, Launched
     return launched
 
 
-def _plain_question(request: _Request, launched: dict[str, LaunchedQuestion]) -> PinnedQuestion:
+def _shared_question(request: _Request, launched: dict[str, LaunchedQuestion]) -> PinnedQuestion:
     """Returns the one question (model, cluster, workload) that both sides answer, with what their
     launches say filled in."""
     if isinstance(request, ComparisonRequest):
         return request  # which has no launch
-    # The last launch was read as a part of the first one's question, so it has all.
+    # A second launch was read as if the request said all that the first one says: the last has all.
     return [*launched.values()][-1].question.model_copy(update={"profile": request.profile})
 
 
@@ -229,6 +229,7 @@ def _comparison_answer(
         problem = resolved.problem_of(name)
         place = _layout_field(resolved, name)
         answer.assumptions += layout_assumptions(place, given, completed, problem)
+    # A side that gives a layout is repeated with the defaults that were filled in.
     for name, side in _sides(request).items():
         layout = resolved.completed_layouts.get(name)
         shown = side if layout is None else Side(layout=layout)

@@ -202,7 +202,8 @@ class Evidence(UseCase):
         """Returns the published runs nearest to a layout, at most MAX_SHOWN. Only runs that trained
         count, and of each model, chip and source only the nearest."""
         traits = RunTraits.of(problem, layout)
-        published = without_fleet(profile)  # the caller's own fleet says nothing of these machines
+        # Effects that were learnt from one fleet of machines do not hold for published runs.
+        profile_without_fleet = without_fleet(profile)
         nearest = dict[tuple[str, str, str], _NearRun]()
         with self._store.reading() as rows:
             resolver = Resolver(rows)
@@ -212,9 +213,12 @@ class Evidence(UseCase):
                     break
                 origin = index.source_model_chip[i]
                 if index.has_trained[i] and origin not in nearest:
-                    nearest[origin] = _NearRun.of(resolver, index.runs[i], distance, published)
+                    nearest[origin] = _NearRun.of(
+                        resolver, index.runs[i], distance, profile_without_fleet
+                    )
         return [
-            EvidenceShown.of(_evidence_answer(near, published, traits)) for near in nearest.values()
+            EvidenceShown.of(_evidence_answer(near, profile_without_fleet, traits))
+            for near in nearest.values()
         ]
 
 
@@ -288,7 +292,8 @@ def _question_independent_facts(
     run: PublishedRun, problem: Problem, profile: Profile
 ) -> dict[str, Any]:
     """Returns the facts of a published run that do not depend on the question it is shown beside.
-    The dictionary is kept in memory and shared: callers must not change it."""
+    `problem` is the run's own question. The dictionary is kept in memory and shared: callers must
+    not change it."""
     layout = run.layout.build()
     predicted = prediction_of(problem, profile, layout)
     return {

@@ -73,8 +73,8 @@ class KeptAnswers(UseCase, ABC, Generic[Request, Resolved]):
             return Unanswered(KeyedQuestion(key, resolved()))
 
     def _is_current(self, request: Request, key: AnswerKey) -> bool:
-        """Returns whether an answer would have this key now too: nothing that it depends on has
-        changed since the key was made."""
+        """Returns whether an answer would have this key now too. If something that it depends on
+        has changed during a long search, it must not be found under the key."""
         with self._store.reading() as rows:
             now = answer_key(
                 rows, self.kind, request, lambda: self.meaning(self.resolve(rows, request))

@@ -120,7 +120,8 @@ def _most_telling_run(
     prediction: PredictedLayout, runs: list[OutOfMemoryRun]
 ) -> OutOfMemoryRun | None:
     """Returns the failed run to warn of: a run of this very layout, or else the one that needs
-    most, among runs that need no more memory than the layout. None where there is none."""
+    most. Only runs that need no more memory than the layout count, since a larger need says nothing
+    of a smaller one. None where there is none."""
     comparable = [run for run in runs if run.needed_gib <= prediction.needed_gib + _TOLERANCE_GIB]
     return max(
         comparable, key=lambda run: (run.layout == prediction.layout, run.needed_gib), default=None

@@ -273,7 +273,7 @@ def _search_layouts(inputs: Inputs, target: Target, failed: list[OutOfMemoryRun]
                 top=inputs.request.top,
                 should_continue=inputs.deadline,
                 oom_gib=least_failed_gib(failed),
-                # No group of nodes that there was no time for has a faster step than this.
+                # Groups of nodes that there was no time to try have steps of at least this length.
                 untried_bound_s=math.inf if allocation is None else allocation.untried_bound_s,
                 known=_known_layouts(target),
             )
@@ -299,7 +299,8 @@ def _search_thresholds(
     inputs: Inputs, recommendation: Recommendation, failed: list[OutOfMemoryRun]
 ) -> list[Threshold]:
     """Returns the thresholds of a recommendation: the bandwidths, and sizes of a scale-up domain,
-    at which the need of a pipeline would change. Empty where that need is unknown today."""
+    at which the need of a pipeline would change. Empty where it is unknown whether the request
+    itself needs one."""
     deadline = inputs.deadline
     # A time limit that the request gives holds for thresholds too; else they have one of their own.
     if "time_limit_s" not in inputs.request.model_fields_set:

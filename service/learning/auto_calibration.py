@@ -1,9 +1,10 @@
-"""Calibrations that nobody asks for: the policy of a profile may say after how many reports one
-starts by itself, and after how many of a tenant's one of the tenant's own version.
+"""Calibrations that nobody asks for. The policy of a profile may say after how many new reports a
+calibration starts by itself, and after how many of one tenant a version of the tenant's own starts.
 
 A version is *shared* by all tenants, or a tenant's *own*. *Informative* reports tell of time or
-memory. Of several processes on one database, only one at a time looks what is due for a profile and
-does it: it holds a lease. What was done is kept under an Idempotency-Key that no request can have.
+memory. Of several processes on one database, only the one that holds a lease does what is due for a
+profile. What was done is kept under an Idempotency-Key that no request can have, so that it is done
+once.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class AutoCalibration:
         self._admission = admission
         self._look_s = look_s
         self._done_keys: set[str] = set()
+        """Keys of calibrations that this process has made, which saves asking the database."""
 
     async def run(self) -> None:
         """Starts every `look_s` seconds the calibrations that are due, until cancelled. A failure
@@ -115,17 +117,20 @@ class AutoCalibration:
         self._done_keys.add(due.key)
 
     def _prepare(self, due: _DueCalibration) -> SaveRows:
-        """Returns the function that stores the new version. Where nothing can be learnt, the
-        function stores only the reason, which keeps other processes from trying the same."""
+        """Returns the function that stores the new version. Where nothing can be learnt, it stores
+        only the reason as the answer to the key, which keeps other processes from trying the
+        same."""
         calibrations = self._calibrations
         if due.tenant is not None:
             calibrations = calibrations.of(self._store.of(due.tenant, sees_all=False))
         try:
             return calibrations.calibrate(due.profile_id, CalibrationRequest())
         except (NothingToLearn, DomainError) as error:
-            nothing = CreatedResource(f"/v1/profiles/{due.profile_id}", {"reason": str(error)})
+            nothing_learnt = CreatedResource(
+                f"/v1/profiles/{due.profile_id}", {"reason": str(error)}
+            )
             log.info("unattended calibration of %s finds nothing: %s", due.profile_id, error)
-            return lambda rows: nothing
+            return lambda rows: nothing_learnt
 
 
 @contextmanager
@@ -170,7 +175,7 @@ def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
     runs = rows.reports.last_informative_ids(ReportFilter(tenant=tenant), MOST_OWN)
     benchmarks = rows.benchmarks.last_ids(tenant, MOST_OWN)
     last = rows.profiles.find_latest(id_)
-    # `recent` has the ids of the reports and benchmarks that the last version has learnt.
+    # `recent` has the ids of all reports and benchmarks that the last version has learnt.
     learnt = set[str](last.learnt["recent"]) if last is not None and last.learnt else set[str]()
     new = len({*runs, *benchmarks} - learnt)
     is_outdated = last is not None and (
@@ -182,6 +187,7 @@ def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
     # many reports would have a new version for every few of them.
     if not runs or not (is_outdated or new >= max(after, len(learnt) // 2)):
         return None
+    # The key names what would be learnt: once tried, it is not due again before that changes.
     number = 0 if last is None else last.version
     seen = digest(str(shared.active_version), *runs, *benchmarks)
     return _DueCalibration(id_, f"calibration of {id_} after version {number} on {seen}", tenant)

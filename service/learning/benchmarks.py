@@ -79,7 +79,6 @@ class Benchmarks(UseCase):
         super().__init__(store)
         self._texts = texts
 
-    @relocate_errors("workload.precision", "precision")
     async def output(
         self, submission: BenchmarkSubmission, is_disconnected: IsDisconnected
     ) -> Output | None:
@@ -90,6 +89,7 @@ class Benchmarks(UseCase):
             return None
         return await self._texts.read(is_disconnected, self._store.tenant, read_output, text)
 
+    @relocate_errors("workload.precision", "precision")
     def prepare(
         self, submission: BenchmarkSubmission, received: str, output: Output | None
     ) -> SaveRows:
@@ -179,15 +179,17 @@ def _question_of_cluster(
     rows: Rows, submission: BenchmarkSubmission, table: nccl_tests.Table | None
 ) -> Question:
     """Returns a question with the cluster of the benchmark and a placeholder for the model, so that
-    its hardware is resolved as that of any question. For matrix products the cluster has one chip;
-    for a collective the chips of the request, else of the preset, else as many as ranks."""
+    its hardware is resolved as that of any question. For matrix products the cluster has one chip.
+    For a collective it has the chips of the request, or else of the preset, or else one for each
+    rank in `table`."""
     cluster = submission.cluster
     precision = submission.precision
     ranks = 1 if table is None else table.ranks
     chip, _, size = Resolver(rows).cluster_parts(cluster)
     if table is not None:
         precision = _any_precision(chip.value)
-    if table is None or (cluster.num_chips is None and cluster.torus_shape is None and ranks):
+    says_no_size = cluster.num_chips is None and cluster.torus_shape is None
+    if table is None or (says_no_size and ranks):  # output may not tell its ranks: None
         num_chips = size.num_chips if table is not None and size.num_chips else ranks
         cluster = cluster.model_copy(
             update={"num_chips": num_chips, "torus_shape": None, "chips_per_domain": None}
@@ -242,6 +244,7 @@ def _compare_collective(
             bytes=int(size),
             measured_s=measured_s,
             predicted_s=predicted_s,
+            # NaN: nothing is published for this size.
             published_s=None if np.isnan(published_s) else published_s,
         )
         for size, measured_s, predicted_s, published_s in zip(
@@ -273,8 +276,8 @@ def _require_named_chip(problem: Problem, table: nccl_tests.Table) -> None:
     their names tell."""
     chip = problem.cluster.chip
     chips_by_id = {candidate.id: candidate for candidate in (chip, *catalogue.chips().values())}
-    # Devices of a chip that the request describes may print any name. Only a chip whose own name
-    # reads like that of a device can be compared.
+    # A chip that the request describes may be called anything, such as "our-asic". Only a chip that
+    # is called like the device that drivers print, such as "NVIDIA H100", can be compared.
     if not any(chip in device.matching([chip]) for device in printed_devices(chip.name)):
         return
     for printed in table.devices:
@@ -284,10 +287,10 @@ def _require_named_chip(problem: Problem, table: nccl_tests.Table) -> None:
 
 
 def _require_possible(machine_offsets: dict[str, float], times_longer: float, field: str) -> None:
-    """Raises Invalid for measurements that no machine makes. An offset at its limit means that the
-    measured time is too long. `times_longer` is predicted over measured time, with the offsets
-    applied: far above 1, the measured time is too short."""
-    limits, check = {
+    """Raises Invalid for measurements that no machine makes, in this field of the request. The
+    measured time is too long where an offset is at its limit. It is too short where `times_longer`,
+    which is predicted over measured time with the offsets applied, is far above 1."""
+    hardware, suspect = {
         "nccl_tests": ("the links of the cluster", "cluster"),
         "gemms": ("the chip", "unit"),
     }[field]
@@ -298,8 +301,8 @@ def _require_possible(machine_offsets: dict[str, float], times_longer: float, fi
         refused = dict.fromkeys(machine_offsets, "faster")
     for name, direction in refused.items():
         rule = (
-            f"is so much {direction} than {limits} would have it that no {name} explains it; check"
-            f" the {check}"
+            f"is so much {direction} than {hardware} would have it that no {name} explains it;"
+            f" check the {suspect}"
         )
         raise Invalid(field, None, rule)
 
@@ -307,9 +310,9 @@ def _require_possible(machine_offsets: dict[str, float], times_longer: float, fi
 def _compare_gemms(
     problem: Problem, submission: BenchmarkSubmission, published: Coefficients
 ) -> _Comparison:
-    """Compares matrix products with the model. Products of one number format share a peak, and are
-    predicted together. The points are in the order of the submission. Raises Invalid for rates that
-    no machine reaches."""
+    """Compares matrix products with the cost model. Products of one number format share the chip's
+    peak rate, and are predicted together. The points are in the order of the submission. Raises
+    Invalid for rates that no machine reaches."""
     positions_by_format: defaultdict[Precision, list[int]] = defaultdict(list)
     for position, gemm in enumerate(submission.gemms or []):
         positions_by_format[gemm.dtype or submission.precision].append(position)

@@ -3,6 +3,8 @@ learnt yet. It is a version of a *profile*, which has the coefficients of the co
 
 A *group* is the measurements of one tenant on one chip and stack. It *waits* until other tenants
 measure alike. A tenant's *own* version is learnt from its reports alone, and predicts only for it.
+The record `learnt` of a version says by ids what it has learnt: all before `through`, and those in
+`recent`, but nothing of the groups in `waiting` from their `first` id on.
 """
 
 from __future__ import annotations
@@ -107,7 +109,8 @@ class CalibrationInput:
 
     def compared_with_active(self, calibration: Calibration) -> Calibration:
         """Returns the calibration with the errors of the active version, which it would replace, as
-        its errors before. The comparison of memory is left out: it was made with `base` alone."""
+        its errors before. The fit took those of `base`, another version where a calibration starts
+        from scratch. The comparison of memory is then left out: none was made with `active`."""
         if self.base.version == self.active.version:
             return calibration
         held_out = calibration.held_out
@@ -120,7 +123,7 @@ class CalibrationInput:
         return replace(calibration, held_out=held_out, held_out_memory=None)
 
     def learnt(self) -> dict[str, Any]:
-        """Returns a record of what a version made from this input has learnt: the number of
+        """Returns the record of what a version made from this input has learnt: the number of
         reports, and the ids by which a later calibration tells what is new. Everything with an id
         before `through` is learnt, and so are the ids in `recent`. Only the groups in `waiting` are
         not: from their first id on they are read again, until others agree with them.
@@ -140,7 +143,7 @@ class CalibrationInput:
         if not self.windowed:  # what lies outside of a window is still to be learnt
             through = max(earliest_id(self.cutoff - _MAX_CLOCK_SKEW), through or "")
             waiting = {} if self.corroboration is None else self.corroboration.waiting
-            # Earlier ids are known to be learnt, because they will not be read again.
+            # Ids before `through` and `waiting` are never read again, so none needs to be kept.
             recent = [id_ for id_ in recent if id_ >= min([through, *waiting.values()])]
         return {
             "reports": before["reports"] + len(self.runs),
@@ -221,8 +224,8 @@ def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> Cali
 
 
 def has_learnt_the_same(rows: Rows, inputs: CalibrationInput) -> bool:
-    """Returns whether the last version of the tenant's own profile has learnt exactly this input. A
-    version that the tenant has deactivated does not count."""
+    """Returns whether the last version of the tenant's own profile has learnt exactly this input,
+    so that another would be the same. A version that the tenant has deactivated does not count."""
     id_ = own_profile_id(inputs.owner or "")
     own = rows.profiles.find(id_)
     # Under a manual policy, no active version means that the tenant deactivated it, or never
@@ -266,7 +269,8 @@ def _unlearnt_reports(
 ) -> list[ReportRow]:
     """Returns the reports that the filter selects and that are not learnt yet, oldest first.
     Reports of a group that waits for others to agree are read again from its first id on."""
-    # Informative reports tell a step time, a peak of memory, or that memory ran out.
+    # Informative reports tell a step time, a peak of memory, or that memory ran out. Those from
+    # `through` on are new; earlier ones count only in groups that wait.
     reports = [*rows.reports.informative(replace(report_filter, after_id=learnt["through"]))]
     for group, first in _waiting_groups(learnt).items():
         if not group.of_benchmarks:
@@ -289,6 +293,7 @@ def _unlearnt_benchmarks(
     on."""
     waiting = _waiting_groups(learnt)
     span = request.since, request.until
+    # Those from `through` on are new; earlier ones count only in groups that wait.
     benchmarks = {row.id: row for row in rows.benchmarks.created_between(*span, learnt["through"])}
     if any(group.of_benchmarks for group in waiting):
         for row in rows.benchmarks.created_between(*span, None):

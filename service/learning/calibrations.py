@@ -82,8 +82,9 @@ class Calibrations(UseCase):
             return self._calibrate_own(id_, request)
         store_of_all = self._store.of(None, sees_all=True)
         with store_of_all.reading() as rows:
-            rows.profiles.get(id_)
+            rows.profiles.get(id_)  # raises NotFound
             size = rows.reports.count(ReportFilter(profile_id=id_))
+        # The pool decides by the number of reports whether a process is worth its start.
         new_version = self._pool.run(store_of_all, size, learn, id_, request)
         return lambda rows: _save(rows, id_, new_version)
 
@@ -92,6 +93,7 @@ class Calibrations(UseCase):
         stores it. Raises NothingToLearn."""
         tenant = self._owner(id_)
         store = self._store.of(tenant, sees_all=False)
+        # It reads at most MOST_OWN reports, so few that the pool learns them in this thread.
         new_version = self._pool.run(store, MOST_OWN, learn_own, tenant, request)
         return lambda rows: _save_own(rows, tenant, new_version)
 
@@ -134,14 +136,16 @@ def _save(rows: Rows, id_: str, new_version: _NewVersion) -> CreatedResource:
 
 
 def _save_own(rows: Rows, tenant: str, new_version: _NewVersion) -> CreatedResource:
-    """Stores a version of a tenant's own profile, and activates it if it was promoted. If not, the
-    version active before is ended, because its input is outdated, unless the policy is manual or
-    the version is to stay. Raises Conflict where the profile or its reports changed meanwhile."""
+    """Stores a version of a tenant's own profile, and activates it if it was promoted. If it was
+    not, the version that is active rests on outdated input: it is deactivated, unless the policy is
+    manual, or `keeps_active` says that it stays. Raises Conflict where the profile or its reports
+    changed meanwhile."""
     id_ = own_profile_id(tenant)
     rows.lock(f"profile:{id_}")
     profile = rows.profiles.find(id_)
-    is_unchanged = new_version.revision == (0 if profile is None else rows.profiles.revision(id_))
-    if not is_unchanged or rows.reports.any_withdrawn(new_version.learnt["recent"]):
+    revision_now = 0 if profile is None else rows.profiles.revision(id_)
+    is_changed = revision_now != new_version.revision
+    if is_changed or rows.reports.any_withdrawn(new_version.learnt["recent"]):
         raise Conflict(
             "The profile or its reports changed while the calibration ran; look at it and try"
             " again."
@@ -173,8 +177,9 @@ def _save_own(rows: Rows, tenant: str, new_version: _NewVersion) -> CreatedResou
 
 def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVersion:
     """Fits a tenant's own version and decides whether it is to be activated, without storing it. No
-    other tenant has to agree. A version from runs that became slower is not activated unless the
-    request asks for it. Raises NothingToLearn."""
+    other tenant has to agree. If runs have become slower, the version is not activated unless the
+    request asks for it, and the active one stays. Raises NothingToLearn where there is no input, or
+    the last version has learnt the same."""
     with store.reading() as rows:
         inputs = read_own_input(rows, tenant, request)
         is_known = has_learnt_the_same(rows, inputs)
@@ -195,8 +200,8 @@ def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVer
 
 
 def _latest_slowdown(rows: Rows, inputs: CalibrationInput) -> str | None:
-    """Returns a sentence on the last lasting slowdown (service.learning.drift) before or among the
-    runs to be learnt; None where runs did not become slower."""
+    """Returns a sentence on the lasting slowdown (service.learning.drift) after which the latest of
+    the runs to be learnt came; None where runs did not become slower."""
     changes = changes_of_level(rows, Profile.from_json(inputs.base.content), only_slower=True)
     latest_first = (run.report_id for run in reversed(inputs.runs))
     return next((changes[id_] for id_ in latest_first if id_ in changes), None)
@@ -219,7 +224,7 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion:
         inputs = inputs.corroborated()
     fitted = _fit_profile(inputs)
     published = latest = None
-    if may_activate:
+    if may_activate:  # these comparisons may forbid it
         active = Profile.from_json(inputs.active.content)
         published = compare_on_published_runs(store, active, fitted.profile)
         latest = compare_on_latest_runs(store, id_, active, fitted.profile)

@@ -82,8 +82,8 @@ def corroborated(
     margin: float,
 ) -> Corroborated:
     """Returns the part of these measurements on which at least `min_tenants` tenants agree, within
-    `margin` or half of the larger level. Measurements that came without an API key need
-    nobody to agree."""
+    `margin` or half of the larger level, and the ids of what is left out. Measurements that came
+    without an API key need nobody to agree."""
     levels = _levels(runs, benchmarks, profile)
     shifts = _shifts(levels, min_tenants, margin)
     agreed_runs = [_agreed_part(run, shifts) for run in runs]
@@ -99,6 +99,8 @@ def corroborated(
         for group_and_id, agreed in zip(groups_and_ids, agreed_parts, strict=True)
         if not agreed
     ]
+    # Groups without any agreement wait, each with the first of its ids: from there on it is read
+    # again by the next calibration, when others may agree.
     waiting: dict[Group, str] = {}
     for group, id_ in left_out:
         if group not in agreed_groups:
@@ -108,7 +110,7 @@ def corroborated(
         benchmarks=[benchmark for benchmark in agreed_benchmarks if benchmark],
         unused=[id_ for group, id_ in left_out if group in agreed_groups],
         waiting=waiting,
-        reports=agreed_runs.count(None),
+        reports=agreed_runs.count(None),  # None is a report of which nothing is agreed on
     )
 
 
@@ -120,8 +122,8 @@ def _levels(
     runs: Sequence[StoredRun], benchmarks: Sequence[TenantBenchmark], profile: Profile
 ) -> _Levels:
     """Returns the level of each quantity for each group: the median of the natural logarithm of
-    measured over predicted. To have run out of memory, or to have measured parts of the step, is a
-    quantity without a size: its level is 0."""
+    measured over predicted. Having run out of memory, and having measured parts of the step, are
+    quantities without a size: their level is 0, so that all tenants that have them agree."""
     samples: defaultdict[tuple[Group, str], list[float]] = defaultdict(list)
     timed = [run for run in runs if run.step_time_s is not None]
     for run, residual in zip(timed, log_residuals(timed, profile).tolist(), strict=True):
@@ -151,13 +153,14 @@ def _shifts(levels: _Levels, min_tenants: int, margin: float) -> _Shifts:
     """Returns, for each group and quantity that enough tenants agree on, the shift from the group's
     level to the agreed one. Quantities without agreement are left out."""
     shifts: _Shifts = {}
-    for (group, quantity), own in levels.items():
+    for (group, quantity), level in levels.items():
         if group.tenant is None:  # sent without an API key, which needs nobody to agree
             shifts[group, quantity] = 0.0
             continue
-        agreed = _agreed_level(own, _levels_of_kind(levels, group, quantity), min_tenants, margin)
+        others = _levels_of_kind(levels, group, quantity)
+        agreed = _agreed_level(level, others, min_tenants, margin)
         if agreed is not None:
-            shifts[group, quantity] = agreed - own
+            shifts[group, quantity] = agreed - level
     return shifts
 
 

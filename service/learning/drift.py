@@ -68,8 +68,8 @@ class Drift(UseCase):
 def drift_series(
     rows: Rows, reports: Sequence[MeasuredReport], profile: Profile
 ) -> tuple[list[DriftSeries], int]:
-    """Returns the series of each kind of run, and the number of reports that are in none because
-    the cost model can no longer predict them."""
+    """Returns the series of each kind of run under this profile, and the number of reports that are
+    in none because the cost model can no longer predict them."""
     values = step_residuals(rows, [report.id for report in reports], profile)
     residuals_by_kind: defaultdict[Kind, list[_Residual]] = defaultdict(list)
     left_out = 0
@@ -104,7 +104,8 @@ def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
         ]
     )
     level_changes = level_changes_among_kinds(values, questions)
-    # A change lasts until the next one begins. Without changes there is an end too many.
+    # A change lasts until the next one begins, and the last one to the end. Without changes `ends`
+    # is longer than `level_changes`.
     ends = [*(change.index for change in level_changes[1:]), len(runs)]
     changes = [
         _change_answer(runs, change, end) for change, end in zip(level_changes, ends, strict=False)
@@ -130,7 +131,7 @@ def _change_answer(runs: Sequence[MeasuredReport], change: Change, end: int) -> 
     return ChangeAnswer(
         since=runs[change.index].measured_at,
         last_before=runs[change.index - 1].measured_at,
-        slower=float(np.expm1(change.shift)),
+        slower=float(np.expm1(change.shift)),  # a share of the step, from a shift of logarithms
         p_value=change.p_value,
         report_ids=[run.id for run in runs[change.index : end]],
     )

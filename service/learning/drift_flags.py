@@ -26,7 +26,7 @@ Flags = Mapping[str, str]
 class DriftFlags:
     """Keeps the flags until another report counts, a report no longer counts, or another version of
     the profile is active. There are no flags before the cost model is compiled, because drift
-    predicts: lists of reports do not wait for that."""
+    needs predictions, and lists of reports are not to wait for that."""
 
     def __init__(self, cost_model: CostModel) -> None:
         self._cost_model = cost_model

@@ -96,6 +96,6 @@ def _measured_speed(run: ExplainedRun, prediction: Prediction | None) -> Measure
             raise
         name = fault.field.removeprefix("measured.")
         raise Invalid("log", fault.value, f"says {name}, which {fault.rule}") from None
-    if report.parts is not None and prediction is not None:  # only for its errors
+    if report.parts is not None and prediction is not None:  # only to raise for impossible parts
         measurements.compare_parts(run.problem, report.parts, speed.step_time_s, prediction)
     return speed

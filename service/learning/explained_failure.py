@@ -1,5 +1,5 @@
-"""The end of a run that died: out of memory, by a rule that its layout breaks, or for a reason that
-is not of its layout."""
+"""The end of a run that died: it ran out of memory, its layout breaks a rule, or the reason has
+nothing to do with its layout."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def failure_explained(examination: Examination) -> FailureExplained:
         summary=_failure_sentence(kind, examination.check, error_line),
         error_line=error_line,
         broken_rules=[_broken_rule(run, broken) for broken in examination.check.broken_rules],
+        # Without a prediction, `prediction` is None, and so is each figure.
         **{name: getattr(prediction, name, None) for name in _MEMORY_FIGURES},
         stage=prediction and prediction.memory_stage,
         memory=_memory_shares(prediction),
@@ -44,8 +45,9 @@ def failure_explained(examination: Examination) -> FailureExplained:
 
 
 def _failure_kind(examination: Examination) -> FailureKind:
-    """Returns the kind of cause of a death: a broken rule, memory (expected, unlikely, or likely
-    though the log does not say so), or a cause that is not the layout."""
+    """Returns the kind of cause for which a run died: a broken rule, memory (which was predicted
+    not to fit, or predicted to fit, or is likely though the log does not say so), or something that
+    has nothing to do with the layout."""
     prediction = examination.prediction
     if prediction is None:
         return "broken_rule"
@@ -108,9 +110,10 @@ def _broken_rule(run: ExplainedRun, broken: BrokenRule) -> BrokenRuleAnswer:
     answer shows it."""
     if broken.is_of_batch:  # no field of the layout is to blame, but the global batch
         return BrokenRuleAnswer.of_batch(broken, run.question, run.problem.stack)
+    layout_field = run.layout_field
     return BrokenRuleAnswer(
         name=broken.rule.name,
-        field=run.place if broken.knob is None else f"{run.place}.{broken.knob}",
+        field=layout_field if broken.knob is None else f"{layout_field}.{broken.knob}",
         setting=None,
         value=None if broken.knob is None else getattr(run.completed_layout, broken.knob),
         rule=broken.message,

@@ -1,5 +1,5 @@
-"""Runs to be explained: what ran, what it measured and what its log says, from any form in which a
-run is told of.
+"""Runs to be explained: what ran, what it measured and what its log says. A request may describe a
+run in several forms, and all of them become an ExplainedRun here.
 
 The *subject* of a request is what ran: a question with its layout, given by fields, by an earlier
 answer, by a launch, or by the arguments in a log. *Members* are fields of a request.
@@ -50,8 +50,8 @@ class ExplainedRun:
     question: Question
     resolved: ResolvedQuestion
     profile: Profile
-    place: str
-    """The field of the request that has the layout."""
+    layout_field: str
+    """The field of the request that has the layout, which errors and notes name."""
     given_layout: LayoutFields
     completed_layout: LayoutFields
     """The given layout, with the defaults of the stack for what it leaves open."""
@@ -108,7 +108,7 @@ def read_run(store: Store, request: Request, contents: LogContents | None) -> Ex
     logged = None if contents is None else _logged_run(store, request, members, contents)
     if logged is not None:
         report = logged.report
-    else:
+    else:  # without a log, the request itself has what was measured
         figures = _fields_given(request, _FIGURES)
         outcome = request.outcome or "ok"
         report = ReportSubmission.model_validate({**members, **figures, "outcome": outcome})
@@ -122,7 +122,7 @@ def read_run(store: Store, request: Request, contents: LogContents | None) -> Ex
         question=subject.question,
         resolved=resolved,
         profile=profile,
-        place=launched.layout_field if launched else subject.field,
+        layout_field=launched.layout_field if launched else subject.field,
         given_layout=subject.layout,
         completed_layout=subject.layout.with_stack_defaults(resolved.problem),
         trouble=None if contents is None else contents.trouble,

@@ -135,7 +135,8 @@ def _suspected_switches(
     for change in sorted(examination.check.single_changes, key=distance):
         if change.switch is None or change.knob in stated_fields:
             continue
-        # Whoever states no switch runs with the default, which may not be what was assumed.
+        # Whoever does not state a switch runs with the framework's default of it, and the
+        # prediction may have assumed another value.
         if change.after != change.switch.default_at().value:
             continue
         # The default closes at least _LEAST_EXPLAINED of the gap.
@@ -152,7 +153,8 @@ def _suspected_switches(
 
 
 def _stated_switches(run: ExplainedRun) -> set[str]:
-    """Returns the fields of the stack that the request, its launch or its log states."""
+    """Returns the fields of the stack that the request, its launch or its log states. Other fields
+    are only assumed, and so may be why a run is slow."""
     stated_fields = {*run.resolved.used.stack.changes}
     if run.logged is not None and run.logged.arguments:
         stated_fields |= megatron_arguments.stack_fields(run.logged.arguments).keys()

@@ -68,7 +68,7 @@ def _compose_answer(examination: Examination) -> ExplanationAnswer:
     layout = None if examination.prediction is None else run.layout
     basis = grounds(run.question, run.resolved, run.profile, layout)
     basis["assumptions"] += layout_assumptions(
-        run.place, run.given_layout, run.completed_layout, run.problem
+        run.layout_field, run.given_layout, run.completed_layout, run.problem
     )
     return ExplanationAnswer(
         **basis,
@@ -89,7 +89,8 @@ def _compose_answer(examination: Examination) -> ExplanationAnswer:
 
 
 def _remedy_answer(examination: Examination, remedy: Remedy) -> RemedyAnswer:
-    """Returns a remedy as the answer shows it, with the seconds that it saves of a step."""
+    """Returns a remedy as the answer shows it, with the seconds that it saves of a step: of the
+    measured one, or of the predicted one where none was measured."""
     saved_s = None
     if remedy.gain is not None and examination.prediction is not None:
         saved_s = saved_seconds(

@@ -65,8 +65,8 @@ def first_fix(
     log: LogExplained | None,
 ) -> str:
     """Returns a sentence on the first thing to do about a run. First comes what makes the rest
-    meaningless: settings that were not understood, a death, and a layout that the framework should
-    refuse; then the speed."""
+    meaningless: settings that were not understood, then why the run died, then a layout that the
+    framework should have refused. Otherwise it is about speed."""
     if examination.run.reservations:
         return _fix_for_reservations(examination.run.reservations)
     if failure is not None:
@@ -94,8 +94,8 @@ def _fix_for_failure(
     remedies: Sequence[Remedy],
     log: LogExplained | None,
 ) -> str:
-    """Returns the advice about a run that died: the cheapest change that fits, or the cause to look
-    at."""
+    """Returns the advice about a run that died: the cause to look at where the layout is not to
+    blame, and else the change with the shortest step of those that fit."""
     if failure.kind == "not_of_the_layout":
         where = "the error itself" if failure.error_line else "the last lines of its log"
         words = f"Start with {where}: {failure.summary}."
@@ -170,7 +170,8 @@ def _fix_for_speed(
     log: LogExplained | None,
 ) -> str:
     """Returns the advice about a run that trains. If the run is slow and its log shows a fault, the
-    fault comes first; else what promises the most steps an hour."""
+    fault comes first, and broken devices come first in any case; else what promises the most steps
+    an hour."""
     candidates = [
         *_gap_fixes(speed, gap),
         *_layout_fixes(speed, _worthwhile_remedies(remedies)),
@@ -235,8 +236,8 @@ def _likely_cause(gap: GapExplained) -> str:
 
 
 def _worthwhile_remedies(remedies: Sequence[Remedy]) -> list[Remedy]:
-    """Returns the remedies that surely fit. The best layout of a search changes much at once, so it
-    is left out where a single change gains at least half as much."""
+    """Returns the remedies that surely fit and whose gain is known. The best layout of a search
+    changes much at once, so it is left out where a single change gains at least half as much."""
     safe = [remedy for remedy in remedies if remedy.is_safe and remedy.gain is not None]
     single = max((remedy.gain or 0.0 for remedy in safe if remedy.change is not None), default=0.0)
     return [

@@ -1,5 +1,6 @@
-"""Runs that are told of by the launch that started them, as reports that describe them. *Members*
-are the fields of a request. A *reservation* is a setting that was not understood."""
+"""A request about a run may give the launch (script or command) that started it in place of a
+description. Here the launch becomes the fields of a report that describes the run. *Members* are
+the fields of a request. A *reservation* is a setting of the launch that was not understood."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ class DescribedRun:
 
 
 def described_run(rows: Rows, run: LaunchedRun) -> DescribedRun:
-    """Returns the run that a launch describes. Raises Invalid or Refused where the launch cannot be
-    read."""
+    """Returns the run of a request, described by its launch in place of fields. Other fields stay
+    as they are. Raises Invalid or Refused where the launch cannot be read."""
     launched = launched_question(Resolver(rows), run.launch, run)
     other_members = {name: getattr(run, name) for name in run.model_fields_set - _LAUNCH_FIELDS}
     question = {name: getattr(launched.question, name) for name in Question.model_fields}

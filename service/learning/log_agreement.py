@@ -1,6 +1,7 @@
-"""Holds a training log against what a request says of the run, or the answer that it is linked to:
-the arguments that it dumps, the facts that it states, the devices that it names, and what its steps
-print beside the time. A log that contradicts is refused, with both values.
+"""Compares a training log with what a request says of the run, or with the answer that it is linked
+to: the arguments that it dumps, the facts that it states, the devices that it names, and what its
+steps print beside the time. A log that contradicts is refused, with both values: calibrations would
+learn its speed for another run.
 
 A run is *linked* where the request names an earlier answer, which says what ran. A *fact* is a
 figure that a log states outside of its steps; a *statement* is a line that states one. A *problem*
@@ -159,6 +160,7 @@ class _KnownFacts:
         if fact in ("parameters", "sharded_parameters", "trainable_parameters"):
             architecture = self.resolved.problem.architecture
             return f"{architecture.name} with {architecture.parameters.total:,} parameters"
+        # The smallest is the figure of the request; others also count devices of a chip or MTP.
         value = min(self._allowed_values(fact))
         if fact == "data_parallel":
             return f"{value:,} data-parallel ranks"
@@ -226,8 +228,8 @@ class _KnownFacts:
         return low * (1 - _SAME_SHARDS) <= value <= high * (1 + _SAME_SHARDS)
 
     def _are_trained(self, value: float) -> bool:
-        """Returns whether this count of trainable parameters may be of this run. The Trainer of
-        Transformers counts one rank's shard where FSDP1 has sharded the model, and leaves out
+        """Returns whether a count of trainable parameters in a log may be of this run. The Trainer
+        of Transformers counts one rank's shard where FSDP1 has sharded the model, and leaves out
         frozen parts."""
         problem = self.resolved.problem
         total = min(self._parameter_totals())
@@ -235,7 +237,7 @@ class _KnownFacts:
             return value <= total
         if problem.workload.lora is not None:  # adapters are far smaller than the model
             return value < total / 2
-        # The shard of one rank.
+        # A shard of FSDP1 is an equal share of all parameters.
         ranks = problem.cluster.num_devices
         if abs(value * ranks / total - 1) <= _SAME_SHARDS:
             return True
@@ -301,10 +303,11 @@ def _require_agreement(
 def _compared_values(
     problem: Problem, subject: AnsweredLayout, arguments: Mapping[str, str]
 ) -> Iterator[tuple[str, str, object, object]]:
-    """Yields (part, name, value in the log, value in the answer) for each value that both have,
-    such as ("layout", "tp", 8, 4)."""
+    """Yields (part, name, value in the log, value in the request or its answer) for each value that
+    both have, such as ("layout", "tp", 8, 4)."""
     logged = megatron_arguments.stated_values(arguments)
     model = model_values(problem.architecture)
+    # `model_values` has the fields of `moe` beside those of the model.
     logged_model = {**logged["model"], **logged["model"].get("moe", {})}
     yield from (
         ("model", name, logged_model[name], value)
@@ -322,8 +325,8 @@ def _compared_values(
         # On a single data-parallel rank there is nothing to shard, and the stage means nothing.
         if ranks > 1:
             yield "layout", "zero_stage", degrees["zero_stage"], layout.zero_stage
-        chips = ranks * degrees["tp"] * degrees["pp"] * degrees["cp"]
-        yield "cluster", "chips", chips, problem.cluster.num_devices
+        devices = ranks * degrees["tp"] * degrees["pp"] * degrees["cp"]
+        yield "cluster", "chips", devices, problem.cluster.num_devices
 
 
 def _require_chip(problem: Problem, devices: Sequence[PrintedDevice], *, linked: bool) -> None:
@@ -366,8 +369,9 @@ def _require_batch(subject: AnsweredLayout, global_batch: int | None) -> None:
 
 
 def _require_tokens(problem: Problem, device_tokens: float | None) -> None:
-    """Raises Invalid if the log's step time and rate make another number of tokens a device than
-    the request. The error names the number of devices that would fit, if there is a whole one."""
+    """Raises Invalid if the log's steps have another number of tokens a device than the request.
+    `device_tokens` is their time multiplied by their rate. The error names the number of devices
+    that would fit, if that is a whole one."""
     devices, tokens = problem.cluster.num_devices, problem.workload.tokens
     expected = tokens / devices
     if device_tokens is None or abs(device_tokens / expected - 1) <= _MAX_ROUNDING:

@@ -130,7 +130,7 @@ def _memory_observations(run: ExplainedRun, prediction: Prediction | None) -> It
             ),
         )
     peak_gib = memory.reserved_gib or memory.allocated_gib or 0.0
-    # What the runtime holds outside of the framework, its context, is not the allocator's.
+    # Peaks are those of the framework's allocator, which cannot have the memory of the context.
     limit_gib = prediction.usable_gib - prediction.memory_gib["context_gib"]
     share = peak_gib / limit_gib
     peak = f"its peak of {peak_gib:.1f} GiB is {share:.0%} of the {limit_gib:.1f} GiB"

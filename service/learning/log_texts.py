@@ -1,4 +1,5 @@
-"""Training logs as requests bring them: large ones are read by the process for texts."""
+"""Training logs as requests bring them. Large ones are read in the process for texts
+(service.runtime.text_process), where they do not hold up other requests."""
 
 from __future__ import annotations
 

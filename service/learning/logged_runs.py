@@ -74,6 +74,7 @@ def read_logged_run(store: Store, submission: LogSubmission, contents: LogConten
     reading = contents.reading
     logged = _logged_question(submission, contents.arguments)
     logged_parts = [name for name in _LOGGED_PARTS if name in logged]
+    # The request has to describe only what the log leaves open.
     submission.require_one_subject(logged_parts)
     date = _date_of_run(submission, reading, datetime.now(UTC))
     report = _report_of_log(submission, logged, contents, date.measured_at)
@@ -145,7 +146,8 @@ class _Date:
 
 def _date_of_run(submission: LogSubmission, reading: logs.Reading | None, now: datetime) -> _Date:
     """Returns the date that the request gives, or else the one that the log prints. An impossible
-    date is ignored with a note. A date without a zone counts as UTC."""
+    date is ignored with a note. A date without a zone counts as UTC, and may therefore lie some
+    hours in the future: it is then replaced by `now`."""
     if submission.measured_at is not None:
         return _Date(submission.measured_at, "request")
     printed = None if reading is None else reading.timestamp
@@ -200,9 +202,9 @@ def _outcome_of_run(submission: LogSubmission, contents: LogContents) -> Outcome
 
 
 def _outcome_unless_out_of_memory(submission: LogSubmission, contents: LogContents) -> Outcome:
-    """Returns the outcome of a run whose log shows no device out of memory: as the request says, or
-    else "crashed" or "ok". Raises Invalid where the request contradicts a log that ends with
-    processes killed because the memory of their host was full."""
+    """Returns the outcome of a run whose log shows no device out of memory: the one that the
+    request states, or else "crashed" or "ok". Raises Invalid where the log ends with processes that
+    were killed for want of host memory, and the request states "ok" or "out_of_memory"."""
     if not contents.ends_killed_by_host:
         return submission.outcome or ("crashed" if _crashed(submission, contents) else "ok")
     if submission.outcome in ("ok", "out_of_memory"):
@@ -246,7 +248,7 @@ def _report_fields(
     )
     report["outcome"] = _outcome_of_run(submission, contents)
     reading = contents.reading
-    if not submission.is_linked:
+    if not submission.is_linked:  # a linked run is described by the answer that it names
         report = {**{name: logged[name] for name in _LOGGED_PARTS if name in logged}, **report}
         if "num_chips" in logged and not {"num_chips", "torus_shape"} & report["cluster"].keys():
             report["cluster"]["num_chips"] = logged["num_chips"]
@@ -343,9 +345,10 @@ def _few_steps_notes(reading: logs.Reading | None) -> Iterator[str]:
 def _stack_with_logged_switches(
     stack: str | Mapping[str, Any], switches: Mapping[str, Any], at: datetime | None
 ) -> str | Mapping[str, Any]:
-    """Returns the stack of the request with the switches that the log shows. A switch is left out
-    where the request sets it, or where the stack has that value anyway, both today and at the date
-    of the run: a run of the plain stack shall ask the same question as others."""
+    """Returns the stack of the request with the switches that the log shows. A switch that the
+    request sets keeps the value of the request. A switch is left out where the stack has that value
+    anyway, both today and at the date of the run `at`: without such repetitions, runs of the plain
+    stack have equal questions, and are predicted together."""
     request_fields = {"name": stack} if isinstance(stack, str) else stack
     with suppress(UnknownName):  # an unknown stack is refused when it is resolved
         today = catalogue.stack(request_fields["name"])

@@ -1,4 +1,5 @@
-"""Families of models, by the names of their members."""
+"""Families of models, by the names of their members. Statistics, filters and drift take the sizes
+of one family together, because few runs are of any one size."""
 
 from __future__ import annotations
 

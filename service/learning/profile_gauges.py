@@ -49,8 +49,9 @@ class ProfileGauges:
         self._last: list[Metric] = []
 
     async def families(self, database: str) -> list[Metric]:
-        """Returns the gauges. `database` is the state of the database: if it does not answer, only
-        that is returned. Gauges that are not read in time have the values of the last scrape."""
+        """Returns the gauges. `database` is the state of the database, such as "ok": if it does not
+        answer, the only gauge says so. Gauges that are not read in time have the values of the last
+        scrape."""
         up = DATABASE_UP.family({(): int(database == "ok")})
         if database == SILENT:
             return [up]
@@ -84,7 +85,7 @@ class ProfileGauges:
         active = {id_: version for id_, version in versions.items() if version is not None}
         yield ACTIVE_VERSION.family({(id_,): version for id_, version in active.items()})
         yield OWN_VERSIONS.family({(): own})
-        if self._cost_model.state == "ok":  # drift predicts
+        if self._cost_model.state == "ok":  # drift needs predictions
             changes = {id_: self._last_changes(id_) for id_ in active}
             largest = {
                 id_: max(series_changes, key=abs, default=0.0)

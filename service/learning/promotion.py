@@ -41,6 +41,7 @@ def compare_on_published_runs(
     # Published runs are not of the fleet whose machines a profile has learnt.
     profiles = [without_fleet(before), without_fleet(after)]
     times_before, times_after = sample.log_times(profiles)
+    # The standard deviations of these logs: they make the 80% intervals whose coverage is told.
     spreads = [
         profiles[1].neighbourhood(problem.neighbourhood_scopes).total for problem in sample.problems
     ]
@@ -150,7 +151,8 @@ def _judge_by_learnt_runs(
     policy: Policy, calibration: Calibration, *, requested: bool
 ) -> Promotion:
     """Decides on a tenant's own version by its error on the runs that it has learnt, because they
-    were too few to hold any out."""
+    were too few to hold any out. That is safe: so few runs move a version no further than fleets
+    are known to differ."""
     candidates = {
         "step times": (calibration.error_before, calibration.error_after),
         "peaks of memory": (calibration.memory_error_before, calibration.memory_error_after),
@@ -193,8 +195,8 @@ def _any_falls(errors: _Errors) -> bool:
 
 
 def _growth_for_a_source(latest: ProfileComparison | None, margin: float) -> str | None:
-    """Returns words on the first source whose error grows by more than the margin, without its
-    name; None where no error grows."""
+    """Returns words on the first source whose error grows by more than the margin; None where no
+    error grows. The source is not named, because other tenants read the words."""
     if latest is None:
         return None
     for runs, before, after in latest.by_kind.values():
@@ -208,7 +210,8 @@ def _growth_for_a_source(latest: ProfileComparison | None, margin: float) -> str
 
 def _growth_of_a_kind(compared: Mapping[str, ProfileComparison], margin: float) -> str | None:
     """Returns words on the first error that grows by more than the margin, over all runs or over
-    one kind; None where none grows. `compared` has the errors by the quantity in words."""
+    one kind; None where none grows. `compared` maps a quantity in words, such as "step times of
+    published runs", to its errors."""
     for quantity, held_out in compared.items():
         overall = len(held_out.measured), held_out.error_before, held_out.error_after
         by_kind = {f" of {kind}": errors for kind, errors in held_out.by_kind.items()}

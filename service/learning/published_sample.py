@@ -38,7 +38,8 @@ class PublishedSample:
             scopes: _coefficients_by_profile(profiles, scopes)
             for scopes in {problem.scopes for problem in self.problems}
         }
-        copies = np.zeros(len(profiles), dtype=np.int64)  # the one layout, once for each profile
+        # The layout of a run is predicted under all profiles at once: one copy of it for each.
+        copies = np.zeros(len(profiles), dtype=np.int64)
         times = np.empty((len(self.runs), len(profiles)))
         for i, (run, problem) in enumerate(zip(self.runs, self.problems, strict=True)):
             layouts = Layouts.of([run.layout.build()]).take(copies)
@@ -70,7 +71,8 @@ def _read_sample(rows: Rows, software_year: float) -> PublishedSample:
 
 def _few_of_each_kind(published: Sequence[PublishedRun]) -> list[PublishedRun]:
     """Returns at most _RUNS_OF_A_KIND measured runs of each kind, which is a chip, a stack, and
-    whether the model is sparse. The runs are taken at equal strides, in the order of their ids."""
+    whether the model is sparse. The runs are taken at equal strides, in the order of their ids,
+    because runs of one source have similar ids."""
     runs = [run for run in published if run.step_time_s is not None]
     kinds = [(run.chip, run.stack.name, run.is_sparse) for run in runs]
     sizes = Counter(kinds)
@@ -85,7 +87,8 @@ def _few_of_each_kind(published: Sequence[PublishedRun]) -> list[PublishedRun]:
 
 
 def _coefficients_by_profile(profiles: Sequence[Profile], scopes: Sequence[str]) -> Coefficients:
-    """Returns the coefficients of these scopes as arrays with one value for each profile."""
+    """Returns the coefficients of these scopes as arrays with one value for each profile, shape
+    (profiles,), so that one call predicts under all of them."""
     by_profile = [profile.coefficients(scopes) for profile in profiles]
     names = [field.name for field in fields(Coefficients)]
     return Coefficients(

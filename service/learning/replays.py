@@ -1,6 +1,6 @@
-"""Replays: what earlier questions would be answered under another version of the profile, before
-that version is activated. The layouts are those of the earlier answers; none is searched anew. A
-*profile* has the coefficients of the cost model."""
+"""Replays show what earlier questions would be answered under another version of the profile, so
+that a person can look before activating it. The layouts are those of the earlier answers; none is
+searched anew. A *profile* has the coefficients of the cost model."""
 
 from __future__ import annotations
 
@@ -148,8 +148,8 @@ def _stored_answers(rows: Rows, request: ReplayRequest) -> tuple[list[_StoredAns
 
 
 def _replayed(answer: _StoredAnswer, profile: Profile) -> Replayed:
-    """Predicts the layouts of an answer again, and tells whether a recommendation would put another
-    of them first."""
+    """Predicts the layouts of an answer again under this version of the profile, and tells whether
+    a recommendation would now put another of them first."""
     stored = answer.answer
     coefficients = profile.coefficients(answer.problem.scopes)
     predictions = predict(answer.problem, answer.layouts, coefficients)
@@ -183,6 +183,7 @@ def _fits_surely(answer: _StoredAnswer, predictions: Predictions, profile: Profi
     demands, while keeping free the memory that it reserves; shape (layouts,)."""
     constraints = answer.constraints
     cluster = answer.problem.cluster
+    # The margin has the limits of memory, and how unsure its prediction is.
     uncertainty = MemoryUncertainty.of(answer.problem, profile, constraints.min_fit_probability)
     usable_bytes = cluster.usable_bytes - constraints.memory_reserve_gib * GIB
     margin = uncertainty.margin(cluster, usable_bytes)

@@ -90,8 +90,9 @@ def pickled_outcomes(store: Store, texts: Sequence[str], first_index: int) -> by
 
 
 def batch_outcomes(store: Store, texts: Sequence[str], first_index: int = 0) -> list[Outcome]:
-    """Returns the outcome of each report of a part of a batch, given as JSON texts. Errors name a
-    report by its position in the batch; `first_index` is that of the part's first report."""
+    """Returns the outcome of each report of a part of a batch, given as JSON texts. A report that
+    cannot be read is refused alone. Errors name a report by its position in the batch;
+    `first_index` is that of the part's first report."""
     outcomes: dict[int, Outcome] = {}
     reports: dict[int, Any] = {}
     submissions: dict[int, ReportForm] = {}
@@ -139,12 +140,12 @@ def _save(rows: Rows, outcomes: Sequence[Outcome]) -> CreatedResource:
     batch."""
     # The outcome of a report that was not refused is a tuple of its row and its flag.
     stored = rows.reports.add(outcome[0] for outcome in outcomes if isinstance(outcome, tuple))
-    # Stored reports come in the order of the batch, without the refused ones.
-    remaining = iter(stored)
+    # These come in the order of the batch, without the refused ones.
+    stored_in_order = iter(stored)
     items = [
         _refused_item(index, outcome)
         if isinstance(outcome, list)
-        else _stored_item(index, next(remaining), flag=outcome[1])
+        else _stored_item(index, next(stored_in_order), flag=outcome[1])
         for index, outcome in enumerate(outcomes)
     ]
     answer = BatchAnswer(accepted=len(stored), refused=len(outcomes) - len(stored), items=items)

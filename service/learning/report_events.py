@@ -1,4 +1,5 @@
-"""Reports as events: each as it comes, in the order of their ids."""
+"""Reports as events of a stream, which tells its clients of each report as it comes, in the order
+of ids."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class _Ingestion:
     """Takes in reports under the catalogue and the profile of one moment. Equal questions and
     layouts are resolved and predicted once.
 
-    Runs and outcomes are both kept by the position of their submission.
+    Runs and outcomes are dictionaries by the position of their submission among all.
     """
 
     def __init__(self, rows: Rows, profile: Profile) -> None:
@@ -96,7 +96,9 @@ class _Ingestion:
         self._profile = profile
         self._resolver = Resolver(rows)
         self._subjects: dict[tuple[str | int | None, ...], AnsweredLayout] = {}
+        """By the fields with which a report names the answer that it is linked to."""
         self._predictions: dict[tuple[str, Layout], Prediction] = {}
+        """By `question_key` and layout."""
 
     def resolve(
         self,
@@ -152,7 +154,8 @@ class _Ingestion:
     def _submission_and_subject(
         self, report: ReportForm
     ) -> tuple[ReportSubmission, AnsweredLayout]:
-        """Returns the report without its launch, and the question and layout of its run."""
+        """Returns the report, with what its launch describes in place of the launch, and the
+        question and layout of its run."""
         if isinstance(report, ReportSubmission):
             return report, self._subject(report)
         described = described_run(self._rows, report)
@@ -165,8 +168,8 @@ class _Ingestion:
     def _subject(self, submission: ReportSubmission) -> AnsweredLayout:
         """Returns the question and layout of a run. Reports of a batch are often linked to one
         answer, whose question and layout are read once."""
-        # Without a link, every report describes a run of its own.
         link = (*(getattr(submission, name) for name in LINKS), submission.rank, submission.choice)
+        # A report without a link describes a run of its own, which is read each time.
         if link not in self._subjects or not any(link):
             self._subjects[link] = layout_of_report(self._rows, submission)
         return self._subjects[link]
@@ -190,7 +193,7 @@ class _Ingestion:
         for positions in _positions_by_question(runs):
             first = runs[positions[0]]
             layouts = list(dict.fromkeys(runs[i].layout for i in positions))
-            if len(layouts) == 1:
+            if len(layouts) == 1:  # `prediction_of` remembers single layouts
                 predictions = [prediction_of(first.problem, self._profile, layouts[0])]
             else:
                 predictions = predict_layouts(first.problem, layouts, self._profile)
@@ -231,8 +234,8 @@ class _Ingestion:
         }
 
     def _report_answer(self, run: _ReportedRun, prediction: Prediction) -> ReportAnswer:
-        """Returns the report as it is answered: what was measured beside the prediction, and the
-        basis of it."""
+        """Returns the report as it is answered: what was measured beside the prediction, and what
+        the prediction rests on."""
         submission = run.submission
         subject = run.subject
         speed = None
@@ -250,9 +253,9 @@ class _Ingestion:
         memory = submission.memory and measurements.compare_memory(submission.memory, prediction)
         within_interval = measurements.is_within_interval(step_time_s, prediction)
         rests_on = basis(subject.question, run.resolved, self._profile)
-        # The request is hashed to find equal runs (`run_hash`). Its layout has a value for every
-        # knob, even those that mean nothing here and that answers show as null: hashes that were
-        # stored before answers did that remain the same.
+        # Equal runs are found by the hash of this request (`run_hash`). Its layout has a value for
+        # every knob, as when the first hashes were stored, though answers now show null for knobs
+        # that mean nothing: equal runs would else have different hashes.
         rests_on["request"]["layout"] = LayoutFields.of(run.layout).model_dump(mode="json")
         rests_on["assumptions"] += [
             *software_date_assumptions(submission, subject.question.stack),
@@ -320,8 +323,9 @@ def software_age_years(at: datetime, software_year: float) -> float:
 def with_software_age(
     subject: AnsweredLayout, submission: ReportSubmission, software_year: float
 ) -> AnsweredLayout:
-    """Returns the question with software as old as the measurement, since older software is slower.
-    A run that is linked to an answer has the software of the answer."""
+    """Returns the question and layout with a stack as old as the measurement, since older software
+    is slower. A run that is linked to an answer keeps the software of the answer, and one without a
+    date has today's."""
     if submission.is_linked or submission.measured_at is None:
         return subject
     years = software_age_years(submission.measured_at, software_year)

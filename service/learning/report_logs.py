@@ -83,7 +83,7 @@ class ReportLogs(UseCase):
             described = LogReading.from_attributes(
                 run.reading,
                 levels=run.reading.regimes,  # spans of steps of one speed
-                from_arguments=sorted(run.question),
+                from_arguments=sorted(run.question),  # names of the parts that the log gave
                 out_of_memory=run.report.outcome == "out_of_memory",
             ).model_dump(mode="json")
         answer = {"reading": described, "measured_at_from": run.date_source, "notes": run.notes}
@@ -111,8 +111,8 @@ def _without_secrets(received: str, masked: str | None) -> str:
 
 
 def _save(rows: Rows, report: RowValues, answer: Mapping[str, Any]) -> CreatedResource:
-    """Stores the report once. A log of the same run that is sent again returns the first report,
-    with a note if its date now differs."""
+    """Stores the report once. A log of the same run that is sent again gets the first report, with
+    a note if the request now states another date."""
     rows.lock(f"log:{report['log_hash']}")
     earlier = rows.reports.first_of_log(report["log_hash"])
     if earlier is None:

@@ -52,7 +52,7 @@ class ReportSummaries(UseCase):
         """Returns statistics of all reports that the query selects.
 
         There may be very many, so they are read once and only a few numbers of each are kept, in
-        one tally for every combination of keys.
+        one tally for every combination of keys, such as chip, stack and week.
         """
         tallies = defaultdict[tuple[str, ...], _Tally](_Tally)
         bucket = _bucket_of(query)
@@ -90,7 +90,7 @@ def _groups(tallies: Mapping[tuple[str, ...], _Tally], query: SummaryQuery) -> l
     positions = [list(_KEYS).index(name) for name in query.keys]
     names = list(query.keys)
     if query.bucket is not None:
-        positions.insert(0, len(_KEYS))  # the bucket stands behind the keys
+        positions.insert(0, len(_KEYS))  # in the keys of a tally the bucket comes last
         names.insert(0, "bucket")
     return [
         ReportGroup.from_attributes(statistics, key=dict(zip(names, values, strict=True)))
@@ -117,7 +117,8 @@ class _Tally:
 def _grouped(
     tallies: Mapping[tuple[str, ...], _Tally], positions: Sequence[int]
 ) -> dict[tuple[str, ...], ResidualStatistics]:
-    """Returns statistics by the parts of the tallies' keys at these positions, sorted by key."""
+    """Returns statistics of tallies taken together where their keys are equal at these positions
+    of _KEYS, sorted by those parts of the keys."""
     groups: defaultdict[tuple[str, ...], list[_Tally]] = defaultdict(list)
     for keys, tally in tallies.items():
         groups[tuple(keys[position] for position in positions)].append(tally)

@@ -1,4 +1,5 @@
-"""Reports in brief, as lines of a CSV table and as items of a list."""
+"""Reports in brief, with one value a column instead of the whole document: as lines of a CSV table
+and as items of a list."""
 
 from __future__ import annotations
 

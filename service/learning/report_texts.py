@@ -36,14 +36,15 @@ def parse_batch(text: str) -> Any:
 
 
 def _reports_start(text: str) -> int | None:
-    """Returns the position after the bracket that opens the list of reports, if there is one."""
+    """Returns the position after the bracket that opens the list of reports; None where the text
+    has no such list."""
     depth = 0
     for token in TOKENS.finditer(text):
         if token[0] in "{[":
             depth += 1
         elif token[0] in "}]":
             depth -= 1
-        elif depth == 1:  # a text directly in the outermost object, which may be a name
+        elif depth == 1:  # a string directly in the outermost object: a member's name, or a value
             bracket = _LIST.match(text, token.end())
             if bracket is not None and _spells_reports(token[0]):
                 return bracket.end()
@@ -85,8 +86,9 @@ def _past_space(text: str, position: int) -> int:
 
 
 def _value_end(text: str, start: int) -> int:
-    """Returns the position after the JSON value that begins at `start`. A value nested too deeply
-    for the decoder is measured by its brackets."""
+    """Returns the position after the JSON value that begins at `start`. The end of a value that is
+    nested too deeply for the decoder is found by counting brackets, so that only its report is
+    refused."""
     try:
         return _span_decoder.raw_decode(text, start)[1]
     except RecursionError:

@@ -70,7 +70,8 @@ class Reports(UseCase):
         A report that is withdrawn already stays unchanged, whatever `etags` are."""
         with self._store.writing() as rows:
             row = rows.reports.get_for_update(id_)
-            # A flag of drift may come and go while the client decides: it is left out of the ETag.
+            # A flag of drift may come and go while the client decides, so its digest in the ETag is
+            # not compared.
             if may_withdraw(row, [*map(without_drift_digest, etags)]):
                 rows.reports.withdraw(row, datetime.now(UTC))
                 rows.audit.add("report.withdrawn", id_, of_tenant=row.tenant)
@@ -194,15 +195,16 @@ def _stored_name(rows: Rows, column: _Column, name: str) -> str:
     try:
         return find_shipped(name)
     except UnknownName:
-        own = {*rows.registered_entries.names(kind), *rows.reports.names(column)}
+        # Earlier reports may name an entry that the catalogue has no longer.
+        not_shipped = {*rows.registered_entries.names(kind), *rows.reports.names(column)}
     for spelling in (name, normalized_name(name)):
-        if spelling in own:
+        if spelling in not_shipped:
             return spelling
     without_version = name.partition("@")[0]
-    if {without_version, normalized_name(without_version)} & own:
+    if {without_version, normalized_name(without_version)} & not_shipped:
         rule = "takes a name without its version: reports are listed for all versions together"
         raise Invalid(column, name, rule)
-    raise unknown_name(column, name, [*SHIPPED_NAMES[kind](), *own])
+    raise unknown_name(column, name, [*SHIPPED_NAMES[kind](), *not_shipped])
 
 
 def _save(rows: Rows, report: RowValues) -> CreatedResource:

@@ -1,5 +1,5 @@
-"""Residuals of measured step times under a version of a profile, which are kept: drift looks at the
-same reports again and again."""
+"""Residuals of measured step times under a version of a profile. They are kept in memory, because
+drift looks at the same reports again and again."""
 
 from __future__ import annotations
 

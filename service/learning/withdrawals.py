@@ -1,5 +1,5 @@
-"""Reports and benchmarks are withdrawn alike, and so is what was learnt from them: a tenant's *own*
-version of the profile, if it has learnt from what is withdrawn, no longer predicts."""
+"""Reports and benchmarks are withdrawn in the same way. A tenant's *own* version of the profile
+that has learnt from what is withdrawn is deactivated, so that it no longer predicts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def end_own_version(rows: Rows, withdrawn: ReportRow | BenchmarkRow) -> None:
     if profile is None or profile.active_version is None:
         return
     before = profile.active_version
-    learnt = rows.profiles.version(id_, before).learnt
+    learnt = rows.profiles.version(id_, before).learnt  # `recent` has all ids that it learnt
     if learnt is not None and withdrawn.id in learnt["recent"]:
         rows.profiles.activate(id_, None, profile.revision)
         rows.audit.add("profile.deactivated", id_, before=before, of_tenant=withdrawn.tenant)

@@ -109,6 +109,7 @@ def sorted_switches(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     each were set the other way, largest first."""
 
     def time_difference(switch: Mapping[str, Any]) -> float:
+        # `otherwise` has the differences that the other setting makes to the answer.
         return abs((switch["otherwise"] or {}).get("step_time_s") or 0.0)
 
     return sorted(answer["switches"], key=time_difference, reverse=True)

@@ -92,7 +92,7 @@ def _field_read(part: str, name: str, value: Any, text: str) -> SettingRead:
     these."""
     names = (name, *_OTHER_NAMES.get(name, ()))
     shown = _text_of_value(value)
-    # Megatron pads the vocabulary, so that the table has to explain a number that nobody typed.
+    # Megatron pads the vocabulary: the number that the check used is not the one in the text.
     if name == "vocab_size" and (typed := number_of(text, names)) not in (None, value):
         shown += f", padded from {typed}"
     return SettingRead(part, name.replace("_", " "), shown, line_of(text, names))
@@ -112,14 +112,15 @@ def _text_of_value(value: Any) -> str:
 
 
 def first_change(check: Mapping[str, Any], text: str) -> dict[str, Any] | None:
-    """Returns the change to make first, the diff that makes it in the text, the text after it, and
-    as `left` the settings for which the text has no place. None where the check proposes no
-    change."""
+    """Returns the template's fields on the change of the layout to make first: the `change`, the
+    `text` with it, the `diff` to that text, and in `left` the settings that have no place in the
+    text. None where the check proposes no change."""
     change = check["first_change"]
     if change is None:
         return None
     settings_of_format = KNOB_SETTINGS[check["launch_read"]["format"]].values()
-    # A new option is put in front of the first of these that the text has.
+    # The change may need an option that the text lacks: it is put in front of the first of these
+    # that the text has.
     known_spellings = [*chain.from_iterable(map(_spellings, settings_of_format))]
     after, without_place = changed(text, change["settings"], known_spellings)
     return {"change": change, "diff": diff(text, after), "left": without_place, "text": after}
@@ -132,7 +133,8 @@ def marked_lines(check: Mapping[str, Any], text: str) -> list[tuple[str, bool]]:
     for reservation in check["reservations"]:
         setting = reservation["setting"]
         if setting.strip():
-            # It is quoted as "name value" or "name=value", and the text may be spaced otherwise.
+            # The setting is quoted as "name value" or "name=value". The text may be spaced
+            # otherwise, and then the line is found by the name alone.
             name = setting.split("=")[0].split()[0]
             unread_lines.add(line_of(text, (setting, name)))
     lines = enumerate(text.splitlines(), start=1)

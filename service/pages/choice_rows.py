@@ -27,9 +27,9 @@ class ChoiceRow:
 
     @classmethod
     def of(cls, choice: Mapping[str, Any], query: Mapping[str, str]) -> ChoiceRow:
-        """Returns the row of a place to run, `choice` in the API's document. `query` holds the
-        question's fields as the URL has them. The link asks the same question of this place
-        alone."""
+        """Returns the row of a place to run. `choice` is the place in the API's document, and
+        `query` holds the fields of the question as the URL has them. The link asks the same
+        question for this place alone."""
         preset, chips = choice["cluster"]["preset"], choice["num_chips"]
         place_query = {**query, "cluster": preset, "chips": str(chips), "stack": choice["stack"]}
         name = f"{chips:,} × {preset} with {choice['stack']}"
@@ -47,7 +47,7 @@ def title(rows: Sequence[ChoiceRow], objective: Mapping[str, Any]) -> str:
     the budget. `rows` come best first, and `objective` is that of the request."""
     best = rows[0]
     limits = limit_words(objective)
-    if limits and not best.choice["meets"]:  # then no place does
+    if limits and not best.choice["meets"]:  # places that meet the limits come first
         surely = f"{100 * objective['deadline_probability']:.4g}%"
         return f"No place keeps {limits} with a probability of {surely}"
     if len(rows) == 1:

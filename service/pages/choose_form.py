@@ -62,7 +62,8 @@ class ChooseForm:
 
     def body(self) -> dict[str, Any]:
         """Returns the body of a request for a recommendation among several places. Raises Invalid
-        where prices cannot be read, or the tokens to train are not given."""
+        where prices cannot be read, or the tokens to train are not given: the API takes requests
+        without them, but this page compares whole training runs."""
         values = self.values
         if not values["tokens"]:
             rule = "is required: hours and dollars are those of a whole training run"

@@ -50,7 +50,8 @@ async def evidence(
 
 def _context(services: Services, sent: Mapping[str, str]) -> dict[str, Any]:
     """Returns the fields of the Evidence template before anything is searched. `sent` holds the
-    query of the URL; `kept` has its filters that the form does not show."""
+    query of the URL. `kept` has those of its filters that the form does not show, which hidden
+    inputs send on."""
     in_form = {name: sent.get(name, "") for name in _FORM_FIELDS}
     return {
         "form": {**in_form, "exact": sent.get("exact", "true")},

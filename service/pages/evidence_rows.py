@@ -1,4 +1,5 @@
-"""Published runs as rows of a table, out of the API's document."""
+"""Published runs as rows of a table, out of the API's document. *Scale-up* links are the fast ones
+within a domain, such as NVLink."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class EvidenceRow:
 
     @classmethod
     def of(cls, run: Mapping[str, Any]) -> EvidenceRow:
-        """Returns the row of a run, `run` in the API's document."""
+        """Returns the row of a run. `run` is its document in the API."""
         return cls(run, source_link(run["source"]), LayoutFields.summary(run["layout"]))
 
     @property

@@ -20,8 +20,8 @@ _LINKS = {"scale_up": "up", "scale_out": "out"}
 
 def title(answer: Mapping[str, Any], grid: Mapping[str, Sequence[float]], tolerance: float) -> str:
     """Returns a sentence that says where a layout without a pipeline is predicted to cost no more
-    than the tolerance. `grid` has the values of each axis. The sentence describes the largest
-    rectangle of such points that reaches a corner of the grid."""
+    than the tolerance. `grid` has the values of each axis. So that one sentence can say it, it
+    describes only the largest rectangle of such points that reaches a corner of the grid."""
     points = {tuple(point["at"][name] for name in grid): point for point in answer["points"]}
     cheap = {place for place, point in points.items() if costs_more(point, tolerance) is False}
     begin = "Without a pipeline a step is predicted to take"
@@ -55,6 +55,7 @@ def costs_more(point: Mapping[str, Any], tolerance: float) -> bool | None:
     none_exists = point["without_s"] is None and point["with_s"] is None
     if not point["exact"] or none_exists:
         return None
+    # Only one kind of layout exists: going without a pipeline is impossible, or costs nothing.
     return point["without_s"] is None
 
 

@@ -1,4 +1,5 @@
-"""Real chips on the map of a frontier: where their scale-up links lie, and what was run there."""
+"""Pins mark real chips on the map of a frontier, at the size and bandwidth of their scale-up
+domain, with the published runs on them."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from service.pages.evidence_rows import EvidenceRow, ScaleUp, scale_up_of
 
 
 def pins(runs: Sequence[EvidenceRow]) -> list[dict[str, Any]]:
-    """Returns a pin for each pair of domain size and bandwidth: the names of the chips that have
-    it, the newest first, and the published runs on it. `row` is a run's position in `runs`. A run
-    on a torus has no pin."""
+    """Returns a pin of the map for each pair of domain size and bandwidth that chips or runs have:
+    the names of the chips, the newest first, and the published runs there. `row` is a run's
+    position in `runs`. A run on a torus has no pin."""
     chips = _chips_by_place()  # a place is a domain size and a bandwidth
     runs_by_place: dict[ScaleUp, list[Mapping[str, Any]]] = {}
     for row, run in enumerate(runs):
@@ -35,7 +36,8 @@ def pins(runs: Sequence[EvidenceRow]) -> list[dict[str, Any]]:
 def _chips_by_place() -> dict[ScaleUp, list[str]]:
     """Returns the ids of the catalogue's chips by their scale-up domain, the newest first."""
     places: dict[ScaleUp, list[Chip]] = {}
-    chips_by_id = {chip.id: chip for chip in catalogue.chips().values()}  # once for all aliases
+    # The catalogue lists a chip once for each of its aliases.
+    chips_by_id = {chip.id: chip for chip in catalogue.chips().values()}
     for chip in chips_by_id.values():
         place = scale_up_of(chip)
         if place is not None:

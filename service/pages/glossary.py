@@ -64,6 +64,7 @@ def plain(sentence: str, names: Mapping[str, str] | None = None) -> str:
         # everyday word.
         sentence = sentence.replace(f"{field} (", f"{name} (")
     sentence = _OTHER_CLUSTER.sub(_other_cluster, sentence)
+    # "alternatives.num_chips[0]" -> "other number of chips 1": the form counts from 1.
     sentence = _OTHER_CHIPS.sub(
         lambda match: f"other number of chips {int(match[1]) + 1}", sentence
     )
@@ -73,8 +74,8 @@ def plain(sentence: str, names: Mapping[str, str] | None = None) -> str:
 
 
 def _other_cluster(match: re.Match[str]) -> str:
-    """Returns the label of another cluster in a comparison, or of a field of it. The API counts
-    clusters from 0, and the form from 1."""
+    """Returns the label of another cluster in a comparison, or of a field of it, such as "other
+    cluster 1" for "alternatives.clusters[0]": the API counts from 0, and the form from 1."""
     place = f"other cluster {int(match[1]) + 1}"
     member = match[2]
     return place if member is None else f"{place}, {FIELDS.get(f'cluster.{member}', member)}"

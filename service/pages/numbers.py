@@ -1,4 +1,4 @@
-"""Numbers as pages show them: three digits that count, and a unit."""
+"""Numbers as pages show them: with three significant digits, and a unit."""
 
 from __future__ import annotations
 

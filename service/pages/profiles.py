@@ -71,14 +71,14 @@ async def change_version(request: Request, services: ServicesDep) -> Response:
         change = VersionChange.model_validate(body)
         id_ = change.profile
         require_caller_scope(request, scope_to_change(id_))
-        await run_in_threadpool(_change, services, change)
+        await run_in_threadpool(_apply_change, services, change)
     except SHOWN_ERRORS as error:
         context = await run_in_threadpool(_context, request, services, id_, None)
         return await trouble_page(request, error, "profiles.html", context, VersionChange)
     return RedirectResponse(f"{PATH}?{urlencode({'profile': id_})}", _SEE_OTHER)
 
 
-def _change(services: Services, change: VersionChange) -> None:
+def _apply_change(services: Services, change: VersionChange) -> None:
     """Activates the version of a profile that the form names. If it names none, deactivates the
     tenant's own profile. Raises Conflict where the profile changed since the page was opened."""
     try:

@@ -1,4 +1,5 @@
-"""The form for a question: its fields as they stand in the URL, and the body that they make."""
+"""The form for a question: its fields as they stand in the URL, and the body of a request to the
+API that they make."""
 
 from __future__ import annotations
 
@@ -97,8 +98,8 @@ def whole_number(text: str) -> int | str:
 
 
 def number(text: str) -> float | str:
-    """Returns the number in a text, as an integer where it is whole. Returns any other text as it
-    is, which the schema then refuses by name."""
+    """Returns the number in a text such as 2,048 or 0.9, as an integer where it is whole. Returns
+    any other text as it is, which the schema then refuses by name."""
     whole = whole_number(text)
     try:
         value = float(whole)

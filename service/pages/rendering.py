@@ -1,4 +1,4 @@
-"""Makes HTML of templates. Everything that is put into one is escaped, unless it says otherwise."""
+"""Makes HTML of templates. Everything that is put into one is escaped, unless it is Markup."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class RunRow:
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> RunRow:
-        """Returns the row of a report, `report` in the API's document. Step times are in
+        """Returns the row of a report. `report` is its document in the API. Step times are in
         seconds."""
         measured, predicted = report["measured"], report["prediction"]
         return cls(

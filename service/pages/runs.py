@@ -74,8 +74,8 @@ def _api_query(sent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context(services: Services, sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of the template before any run is selected. `sent` holds the query of the
-    URL."""
+    """Returns the fields of the template before any run is selected: the form with the query `sent`
+    in the URL, and empty values for what a selection fills in."""
     return {
         "form": {
             name: ", ".join(sent.get(name, [])) if name in _LIST_FIELDS else sent.get(name, "")
@@ -118,9 +118,9 @@ async def _drift_context(
     query: ReportQuery,
     summary: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns the fields of the template that show shifts of measured over predicted step time, for
-    the chips, stacks and families on the page. Where the analysis cannot run, the only field says
-    why."""
+    """Returns the template's fields on drift: `drift` is the answer of the API, and `changes` has
+    the lasting changes of those kinds of runs whose chip, stack and family of models are on the
+    page. Where the analysis cannot run, the only field says why."""
     drift_query = DriftQuery(since=query.since, until=query.until, limit=_DRIFT_RUNS)
     try:
         drift = await computation.computed(
@@ -128,6 +128,7 @@ async def _drift_context(
         )
     except SHOWN_ERRORS as error:
         return {"drift_trouble": await trouble_of(request, error)}
+    # Each series of drift is about the runs of one kind.
     changes = [
         {**change, "sentence": series["sentence"]}
         for series in drift["series"]

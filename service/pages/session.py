@@ -27,7 +27,8 @@ _SEE_OTHER = 303
 @router.get(SIGN_IN)
 def login_form(request: Request) -> Response:
     """The form for a key. Browsers send no session cookie (SameSite=Strict) when they follow a link
-    from another site. The form then leads on to the page `again`, and the browser sends it."""
+    from another site, so a user who has a session may arrive here. The form then goes on to the
+    page `again` by itself, and as that link is ours, the browser sends the cookie."""
     following = _own_page(request.query_params.get("next"))
     is_from_elsewhere = request.headers.get("sec-fetch-site") == "cross-site"
     again = following if is_from_elsewhere else None

@@ -79,9 +79,9 @@ def is_torus(links: Sequence[Mapping[str, Any]]) -> bool:
 def torus_of(
     layout: Mapping[str, Any], axes: Axes, links: Sequence[Mapping[str, Any]], num_devices: int
 ) -> Torus | None:
-    """Returns the picture of the first slice of a cluster. `axes` are those of the mesh, and
-    `links` come innermost first. None where the links form no torus, or the layout fills only a
-    part of a slice."""
+    """Returns the picture of the first slice of a cluster, which stands for the others. `axes` are
+    those of the mesh, and `links` come innermost first. None where the links form no torus of up to
+    three dims, or the layout fills only a part of a slice."""
     rings = [(index, link) for index, link in enumerate(links) if link["kind"] in (_RING, _LINE)]
     if not rings or len(rings) > len(_ALONG):
         return None
@@ -121,14 +121,15 @@ def _chips_along_dim(links: Sequence[Mapping[str, Any]], index: int) -> int:
 def _places(
     layout: Mapping[str, Any], links: Sequence[Mapping[str, Any]], dims: Sequence[int]
 ) -> list[Place]:
-    """Returns the coordinates of each rank of a slice, in the order in which the layout fills the
-    torus. `dims` are the positions in `links` of the torus's dims."""
+    """Returns the coordinates of each rank of a slice, by rank: layouts fill a torus in different
+    orders. `dims` are the positions in `links` of the torus's dims."""
     domains = tuple(int(link["domain"]) for link in links)
     rings = tuple((links[dim]["name"], dim, links[dim]["kind"] == _RING) for dim in dims)
     orders = orders_of(domains, rings)
     filling = _filling_row(layout)
     ranks = np.arange(domains[max(dims)])
     coordinates = np.zeros((len(ranks), len(dims)), dtype=int)
+    # Each step of a filling goes along one dim until it has placed `domain` ranks.
     inside = 1
     steps = zip(orders.dims[filling], orders.domains[filling], orders.strides[filling], strict=True)
     for dim, domain, stride in steps:
@@ -150,9 +151,9 @@ def _filling_row(layout: Mapping[str, Any]) -> int:
 def _planes(
     lengths: Sequence[int], ranks: Mapping[Place, int], axes: Axes, wraps: Sequence[bool]
 ) -> list[Plane]:
-    """Returns the planes of a slice. Planes that look alike become one Plane with their number.
-    `lengths` are the chips along each dim, `ranks` maps coordinates to ranks, and `wraps` says
-    which dims have a wraparound link."""
+    """Returns the planes of a slice. Of planes that look alike only the first is returned, with the
+    number of the others. `lengths` are the chips along each dim, `ranks` maps coordinates to ranks,
+    and `wraps` says which dims have a wraparound link."""
     chips_by_plane = defaultdict[int, list[TorusChip]](list)
     pp_axes = [(stride, degree) for name, stride, degree in axes if name == "pp"]
     pp_stride, pp_degree = pp_axes[0] if pp_axes else (1, 1)
@@ -182,13 +183,14 @@ def _links(
         wraps_around = following[dim] == 0
         if length > 1 and (wraps[dim] or not wraps_around):
             axis = _outermost_difference(axes, ranks[place], ranks[tuple(following)])
-            # A link from the last plane to the first is drawn as one to the next plane.
+            # Planes are drawn apart, and a link to another plane as a short line at its chip, which
+            # looks the same for a wraparound link.
             yield Link(_ALONG[dim], axis, wraps_around and _ALONG[dim] != "deep")
 
 
 def _outermost_difference(axes: Axes, rank: int, neighbour: int) -> str:
-    """Returns the outermost mesh axis on which the coordinates of two ranks differ; empty where
-    none does."""
+    """Returns the outermost mesh axis on which the coordinates of two ranks differ, whose groups
+    thus use the link between them; empty where none differs."""
     differing = [
         name
         for name, stride, degree in axes

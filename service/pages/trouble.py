@@ -55,6 +55,7 @@ async def trouble_of(request: Request, error: Exception, form: Any = None) -> Tr
         sentences if len(sentences) > 1 else (plain(problem["detail"]),),
         problem["status"],
         headers,
+        # These tell the way out where no layout fits.
         {name: problem.get(name) for name in ("enough_chips", "surest", "min_fit_probability")},
     )
 

@@ -1,4 +1,5 @@
-"""Queries of the API as forms and URLs of pages send them."""
+"""Reads the query in a page's URL as a query of the API. Forms also send empty fields, which the
+API would refuse."""
 
 from __future__ import annotations
 

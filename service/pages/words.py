@@ -20,7 +20,8 @@ class Term:
 
 
 def _terms(families: Mapping[str, Sequence[str]]) -> tuple[Term, ...]:
-    """Returns the terms of these families, each labelled as sentences name it."""
+    """Returns the terms of these families, which map the kind of time or memory to fields of an
+    answer. Labels are the words of sentences without their article."""
     words = {**TIME_WORDS, **MEMORY_WORDS}
     return tuple(
         Term(field, words[field].removeprefix("the "), family)

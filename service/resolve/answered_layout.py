@@ -74,6 +74,7 @@ def layout_of_recommendation(
     layout = prediction["layout"]
     rank_of_choice = ranked.index(layout) + 1 if layout in ranked else None
     chosen = _layout_at_rank(document, [layout], rank=1)
+    # The field of the request that picked the layout, for errors about it.
     field = "recommendation_id" if choice is None else "choice"
     return replace(chosen, field=field, rank=rank_of_choice)
 

@@ -2,7 +2,7 @@
 than it may seem.
 
 A *switch* is a setting of the framework that decides a field of the stack; answers list switches
-apart. A *knob* is a field of a layout.
+apart. A *knob* is a field of a layout. A *leaf* is a network switch that nodes are plugged into.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def chip_assumptions(chip: Chip, profile: Profile) -> Iterator[str]:
 
 @cached_by_identity(_CACHED_GENERATIONS)
 def _is_calibrated(profile: Profile, generation: str) -> bool:
-    """Returns whether the profile has learnt a coefficient of this generation of chips: from runs,
-    or with a mean that differs from its prior."""
+    """Returns whether the profile has a coefficient of its own for this generation of chips: one
+    with runs behind it, or whose mean is not 0, which is the value for all generations."""
     terms = [term for term in profile.terms if term.scope == f"generation:{generation}"]
     return any(term.runs or term.mean for term in terms)
 
@@ -158,17 +158,19 @@ def software_date_assumptions(report: RunSubject, completed: StackForm) -> Itera
 
 
 def leaf_switch_assumptions(allocation: Allocation, nodes: Iterable[Node]) -> Iterator[str]:
-    """Yields a sentence if the leaf switches of the nodes join another number of chips than the
-    fabric says. Traffic is priced by the fabric, and the nodes' leaves only order ranks."""
+    """Yields a sentence if the leaf switches that `nodes` name join another number of chips than
+    the innermost network level of the cluster. Step time is predicted with that level, and the
+    named leaves only decide the order of ranks."""
     cluster = allocation.cluster
     leaf_of_node = {node.name: node.leaf for node in nodes}
     chips_per_leaf = Counter[str]()
     for host in allocation.hosts:
         chips_per_leaf[leaf_of_node[host.node]] += host.chips
-    outer = next((dim for dim in cluster.dims if dim.scale == "out"), None)
-    if outer is None or not any(chips_per_leaf):  # the nodes name no leaves
+    leaf_level = next((dim for dim in cluster.dims if dim.scale == "out"), None)
+    has_named_leaf = any(chips_per_leaf)  # the keys are names: "" where a node names no leaf
+    if leaf_level is None or not has_named_leaf:
         return
-    priced = outer.domain // cluster.chip.devices_per_chip
+    priced = leaf_level.domain // cluster.chip.devices_per_chip
     least = min(chips_per_leaf.values())
     most = max(chips_per_leaf.values())
     if least == most == priced:
@@ -176,7 +178,7 @@ def leaf_switch_assumptions(allocation: Allocation, nodes: Iterable[Node]) -> It
     held = f"{least} to {most}" if least < most else f"{most}"
     yield (
         f"leaves order ranks only: they hold {held} of the chips in use, and traffic is priced"
-        f" as if {outer.name} joined {priced} chips everywhere"
+        f" as if {leaf_level.name} joined {priced} chips everywhere"
     )
 
 
@@ -220,8 +222,8 @@ def _unused_shape_fields(model: object, problem: Problem) -> Iterator[str]:
 
 
 def _software_age_assumptions(problem: Problem, profile: Profile) -> Iterator[str]:
-    """Yields sentences on the age of the software. It is the newest that the profile knows unless
-    the request says otherwise, even if all runs on such chips are older."""
+    """Yields sentences on the age of the software, which is the newest that the profile knows
+    unless the request gives one. Kernels count as no newer than in published runs on such chips."""
     age = problem.stack.age_years
     if not age:
         newest = _month(profile.software_year)
@@ -265,8 +267,8 @@ def _slow_node_assumptions(problem: Problem, profile: Profile) -> Iterator[str]:
 
 
 def _text_tower_assumptions(question: Question, resolved: ResolvedQuestion) -> Iterator[str]:
-    """Yields a sentence if only the text tower of a multimodal model counts, with what brings in
-    the encoder."""
+    """Yields a sentence if only the language model of a multimodal model counts. It says how the
+    request can add the encoder of images."""
     used = resolved.used.architecture
     if not used.text_tower:
         return
@@ -470,8 +472,8 @@ def _overlap_assumptions(problem: Problem) -> Iterator[str]:
 
 
 def _expert_loop_assumptions(problem: Problem) -> Iterator[str]:
-    """Yields a sentence if the stack has code in which Python goes through experts one by one,
-    which is slow."""
+    """Yields a sentence, for stacks whose experts are modules of Python, on whether all experts of
+    a device are multiplied at once or a loop goes through them, which is slow."""
     stack = problem.stack
     if not problem.architecture.is_moe or stack.expert_loop == "kernels":
         return
@@ -484,6 +486,7 @@ def _expert_loop_assumptions(problem: Problem) -> Iterator[str]:
             " PyTorch 2.9: stack.experts_at_once = false where Python goes through them one by one,"
             " as before, which can take several times as long where experts are many"
         )
+    # Only ZeRO 3 shards weights, and so has any to gather.
     elif not stack.gathers_experts_apart or 3 not in stack.zero_stages:
         yield f"Python goes through experts one by one: {cure}"
     else:

@@ -1,4 +1,5 @@
-"""Stored runs as observations of a calibration, and beside what a profile predicts of them."""
+"""Turns stored runs into observations, which a calibration fits the profile to, and compares runs
+with what a profile predicts of them."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def _measured_coefficients(run: StoredRun) -> dict[str, float]:
 
 def log_residuals(runs: Sequence[Run], profile: Profile) -> Array:
     """Returns the natural logarithm of measured over predicted step time under this profile; shape
-    (runs,)."""
+    (runs,), NaN where none was measured."""
     measured = np.log([run.step_time_s or np.nan for run in runs])
     predicted = np.log(
         _predicted_figures(runs, profile, lambda predictions: predictions.step_time_s)
@@ -55,7 +56,7 @@ def log_residuals(runs: Sequence[Run], profile: Profile) -> Array:
 
 def log_memory_residuals(runs: Sequence[StoredRun], profile: Profile) -> Array:
     """Returns the natural logarithm of measured over predicted reserved memory under this profile;
-    shape (runs,)."""
+    shape (runs,), NaN where none was measured."""
     measured = np.log([run.reserved_bytes or np.nan for run in runs])
     predicted = np.log(
         _predicted_figures(runs, profile, lambda predictions: predictions.reserved_bytes)

@@ -110,7 +110,8 @@ def resolve_candidates(resolver: Resolver, request: RecommendationRequest) -> Ca
 def _add_chip_counts(
     candidates: CandidateClusters, resolver: Resolver, request: RecommendationRequest
 ) -> None:
-    """Adds the other numbers of the question's own chips, each once."""
+    """Adds the question's own cluster with each other number of chips in `alternatives.num_chips`;
+    a number that is repeated is added once."""
     counts = {candidates.resolved[OWN_CLUSTER].problem.cluster.num_chips}
     for i, num_chips in enumerate(request.alternatives.num_chips):
         if num_chips not in counts:

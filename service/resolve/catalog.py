@@ -90,6 +90,7 @@ class Catalog(UseCase):
         raises NameTaken for a chip named like a cluster, or the reverse.
         """
         reserved = {*SHIPPED_NAMES[kind]()}
+        # A preset names a chip or a cluster. Names of chips are among those of clusters already.
         if kind == "chips":
             reserved |= {*SHIPPED_NAMES["clusters"]()}
         if entry.name in map(normalized_name, reserved) or is_slice_name(entry.name):
@@ -124,6 +125,7 @@ def _stored_content(resolver: Resolver, entry: Entry) -> dict[str, Any]:
     """Returns an entry as it was posted, with the chip of a cluster pinned to its version. Raises
     Invalid if no chip, cluster or model can be built from it."""
     content = entry.model_dump(mode="json", exclude_unset=True, exclude={"name"})
+    # What is built here is dropped: it only shows that it can be built.
     if isinstance(entry, ChipEntry):
         resolver.chip(entry.chip, "chip")
     elif isinstance(entry, ClusterEntry):

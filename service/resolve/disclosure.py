@@ -22,9 +22,9 @@ Document = dict[str, Any]
 
 
 def shared_influences(influences: Influences) -> Influences:
-    """Returns the influences of a version as any tenant may see them: without ids of reports, and
-    with only those names that the shipped catalogue has. Groups that then have the same names are
-    joined."""
+    """Returns the influences of a version (how far each group of reports moved it) as any tenant
+    may see them: without ids of reports, and with only those names that the shipped catalogue has.
+    Groups that then have the same names are joined."""
     groups = defaultdict[tuple[object, ...], list[Influence]](list)
     for group in map(_without_private_names, influences.groups):
         groups[group.chip, group.stack, group.model, group.parameters].append(group)
@@ -32,18 +32,18 @@ def shared_influences(influences: Influences) -> Influences:
 
 
 def _without_private_names(group: Influence) -> Influence:
-    """Returns a group of influences without ids, and without the names that the shipped catalogue
-    does not have."""
+    """Returns the influence of a group of reports without their ids, and without names that the
+    shipped catalogue does not have, because tenants chose those."""
     has_known_chip = group.chip in {chip.id for chip in catalogue.chips().values()}
     has_known_stack = group.stack in {stack.id for stack in catalogue.stacks().values()}
     models = {architecture.name for architecture in catalogue.architectures().values()}
-    is_known = group.model in models
+    has_known_model = group.model in models
     return replace(
         group,
         chip=group.chip if has_known_chip else None,
         stack=group.stack if has_known_stack else None,
-        model=group.model if is_known else None,
-        parameters=group.parameters if is_known else None,
+        model=group.model if has_known_model else None,
+        parameters=group.parameters if has_known_model else None,
         latest=(),  # the ids of the newest reports
     )
 
@@ -111,8 +111,8 @@ class Disclosure:
     def _may_name(self, scope: str) -> bool:
         """Returns whether the tenant may see a scope of the profile: it knows the chip or fabric in
         it, or the scope has neither. A scope is "chip:NAME", "fabric:NAME", or a pair "CHIP/STACK",
-        with "fleet:" before it for coefficients of one deployment's machines. A fleet's models and
-        sequence lengths are never shown."""
+        with "fleet:" before it for coefficients of one deployment's machines. "fleet:model:SIZE"
+        and "fleet:sequence:LENGTH" are never shown, since they would tell what others train."""
         kind, _, name = scope.removeprefix(f"{FLEET}:").partition(":")
         chip, pair, _ = kind.partition("/")
         if kind in ("model", "sequence"):

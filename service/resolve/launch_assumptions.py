@@ -55,36 +55,37 @@ def taken_defaults(defaults: Sequence[str]) -> Iterator[str]:
 def batch_assumptions(
     reading: LaunchReading, micro_batch: int, global_batch: int, ranks: int
 ) -> Iterator[str]:
-    """Yields a sentence on how micro-batch, accumulation steps and global batch follow from each
-    other on `ranks` data-parallel ranks, if the launch leaves one or two of the three open."""
-    steps = reading.num_micro_batches
+    """Yields a sentence on how the size of micro-batches, their number on a rank and the global
+    batch follow from each other, if the launch leaves one or two of the three open. `ranks` is the
+    number of data-parallel ranks."""
+    launched_count = reading.num_micro_batches
     launched_micro_batch = reading.layout.get("micro_batch")
     has_batch = "global_batch" in reading.workload
     on_ranks = f"on each of {ranks} data-parallel ranks"
-    # The launch says neither: the micro-batch has its default, and decides the steps.
-    if steps is None and launched_micro_batch is None:
+    # The launch says neither: the micro-batch has its default size, from which the number follows.
+    if launched_count is None and launched_micro_batch is None:
         setting = KNOB_SETTINGS[reading.format].get("micro_batch", "another setting")
         owner = " of TrainingArguments" if reading.format == "accelerate" else ""
-        accumulation = global_batch // (ranks * micro_batch)
+        count = global_batch // (ranks * micro_batch)
         fact = f"layout.micro_batch is {micro_batch}"
         if reading.accumulation_setting is None:
             yield f"{fact}: the launch does not say it; {setting}{owner} sets it"
         else:
             yield (
-                f"{fact}, with {accumulation} micro-batches a step {on_ranks}: the launch says"
+                f"{fact}, with {count} micro-batches a step {on_ranks}: the launch says"
                 f" neither; {setting} and {reading.accumulation_setting}{owner} set them"
             )
-    # The steps follow from the micro-batch of the launch and the batch of the request.
-    elif steps is None and not has_batch and reading.accumulation_setting:
-        accumulation = global_batch // (ranks * micro_batch)
+    # The number follows from the micro-batch of the launch and the batch of the request.
+    elif launched_count is None and not has_batch and reading.accumulation_setting:
+        count = global_batch // (ranks * micro_batch)
         yield (
-            f"{reading.accumulation_setting} is {accumulation}: a global batch of {global_batch}"
+            f"{reading.accumulation_setting} is {count}: a global batch of {global_batch}"
             f" in micro-batches of {micro_batch} {on_ranks}, as the launch does not say it"
         )
-    # The launch says the steps: one of micro-batch and global batch follows from the other.
-    elif steps is not None and (launched_micro_batch is None or not has_batch):
+    # The launch says the number: one of micro-batch and global batch follows from the other.
+    elif launched_count is not None and (launched_micro_batch is None or not has_batch):
         origin = reading.default_origins.get("num_micro_batches")
-        number = f"{steps} micro-batch{'es' if steps > 1 else ''}"
+        number = f"{launched_count} micro-batch{'es' if launched_count > 1 else ''}"
         if origin:
             number += f" ({origin})"
         if launched_micro_batch is None:

@@ -118,7 +118,8 @@ class LaunchChanges:
         self, change: SingleChange, written: Mapping[str, Any]
     ) -> Iterator[list[str]]:
         """Yields lists of names of settings that may make a change, the shortest first: the
-        settings of its knobs, then all that differ from the launch, and at last all settings."""
+        settings of its knobs, then all that differ from the launch, and at last all settings. For a
+        switch, only its own arguments are tried."""
         if change.switch is not None:
             yield [*change.switch.arguments]
             return
@@ -132,12 +133,12 @@ class LaunchChanges:
         ]
         yield [*dict.fromkeys(differing)]
         problem = self._launched.resolved.problem
-        before = {}
+        launched = {}  # the settings that would be written for the launched layout
         if launched_layout is not None and not broken_rules(problem, launched_layout):
-            before = dict(self._written(problem, launched_layout))
-        if before:
-            names = {**before, **written}
-            yield [name for name in names if before.get(name) != written.get(name)]
+            launched = dict(self._written(problem, launched_layout))
+        if launched:
+            names = {**launched, **written}
+            yield [name for name in names if launched.get(name) != written.get(name)]
         yield [*{**written, **self._launched.typed}]
 
     def _fewest_settings(
@@ -168,8 +169,8 @@ class LaunchChanges:
         return changes, job
 
     def _read_launch_alone(self, changes: Changes) -> LaunchReading | None:
-        """Returns the reading of the launch alone, without the request beside it, with some
-        settings changed; None where it cannot be read."""
+        """Returns the launch as read with some settings changed, without the fields of the request
+        that would complete it. None where it cannot be read."""
         with suppress(Invalid):
             return FORMATS[self._launched.read.format].read(
                 self._launch.text, self._launch.version, changes=changes, files=self._launch.beside

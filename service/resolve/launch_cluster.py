@@ -140,15 +140,15 @@ class LaunchCluster:
         """Returns the preset with this name; None where the catalogue has none."""
         try:
             form = ClusterPreset(preset=name)
-            self.resolver.cluster_parts(form)
+            self.resolver.cluster_parts(form)  # raises Invalid for an unknown name
         except (Invalid, ValidationError):
             return None
         return form
 
     def _in_nodes(self, form: ClusterPreset | ClusterFields) -> ClusterPreset | ClusterFields:
         """Returns the cluster with scale-up domains of the size of the script's nodes, unless the
-        request itself gives the size. A machine of that size is preferred, if the catalogue has
-        one."""
+        request itself gives the size. Where the catalogue has a machine of as many such chips, the
+        cluster is of these machines."""
         if form.chips_per_domain is not None:
             return form
         cluster = self.resolver.cluster(form).cluster
@@ -159,8 +159,8 @@ class LaunchCluster:
         return form if chips is None else form.model_copy(update={"chips_per_domain": chips})
 
     def assumptions(self, form: ClusterPreset | ClusterFields) -> Iterator[str]:
-        """Yields sentences on what the launch decided of the cluster: its chips, its machine, and
-        the size of a domain."""
+        """Yields sentences on what the launch decided of the cluster `form` that the job runs on:
+        its chips, its machine, and the size of a domain, each unless the request gave it."""
         requested = self.requested
         preset = getattr(requested, "preset", None)
         if requested is None and isinstance(form, ClusterPreset):

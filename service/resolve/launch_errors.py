@@ -35,7 +35,7 @@ class LaunchErrors:
     field: str
     """The field of the request that has the launch."""
     parts_source: str
-    """Words for the source of the parts that the launch does not say."""
+    """Words for where the parts come from that the launch does not say, such as "the request"."""
     stops: list[Stop] | None
     """Faults at which the framework stops, to which more are added; None where each of them is an
     error of the request."""
@@ -98,6 +98,7 @@ class LaunchErrors:
         """Returns the error for a value of the launch that contradicts the request. It says where
         the launch's value comes from, if nobody wrote it."""
         rule = f"contradicts {name} = {requested} of {self.parts_source}"
+        # A framework may count the value otherwise than requests do: the note says how.
         if name in self.reading.counting_notes:
             rule += f" ({self.reading.counting_notes[name]})"
         default_origins = self.reading.default_origins
@@ -121,10 +122,10 @@ class LaunchErrors:
         part, *steps = name.split(".")
         if name in self.reading.unresolved_parts:
             return Invalid(name, None, f"is required: {self.reading.unresolved_parts[name]}")
-        beside = "…"  # becomes {"seq_len": …}
+        example = "…"  # becomes {"seq_len": …}
         for step in reversed(steps):
-            beside = f'{{"{step}": {beside}}}'
-        rule = f'is required: the launch does not say it; write it there, or "{part}": {beside}'
+            example = f'{{"{step}": {example}}}'
+        rule = f'is required: the launch does not say it; write it there, or "{part}": {example}'
         return Invalid(name, None, f"{rule} beside it{self._hint()}")
 
     def _hint(self) -> str:
@@ -161,8 +162,8 @@ class LaunchErrors:
     def _validation_error(
         self, part: str, form: type[BaseModel], request_fields: Mapping[str, Any], item: Any
     ) -> Invalid:
-        """Returns an error of pydantic at the field of the request, or at the launch if the value
-        came from there."""
+        """Returns one of pydantic's errors, `item`, as an error at the field of the request, or at
+        the launch if the value came from there. `part` was validated in the schema `form`."""
         violation = violation_of_pydantic(item, form, item["loc"], root=[part], in_body=True)
         # Pydantic has several types of errors for missing fields, such as "missing_argument".
         if item["type"].startswith("missing"):

@@ -140,7 +140,7 @@ def launch_configuration(
     )
     try:
         configuration = format_.write(job)
-    except Inexpressible:
+    except Inexpressible:  # it names the format already
         raise
     except Invalid as error:
         refusal = Inexpressible(error.field, error.value, error.rule)

@@ -60,7 +60,8 @@ class Joining:
         cluster = _joined(self.cluster.form, faults)
         sized = None if cluster is None else _joined(lambda: self._sized_layout(cluster), faults)
         layout_fields, assumed = sized or (dict(self.reading.layout), list[str]())
-        # A batch counted in micro-batches needs the data-parallel degree, which is not known then.
+        # A batch counted in micro-batches follows from the data-parallel degree. Where that degree
+        # is not known, the batch would come out wrong and raise a misleading error.
         is_batch_open = sized is None and self.reading.num_micro_batches is not None
         members = {
             "model": _joined(self._model, faults),
@@ -169,9 +170,9 @@ class Joining:
         contradict each other."""
         request_fields = self.parts.workload
         launch_fields = dict(self.reading.workload)
-        steps = self.reading.num_micro_batches
-        if "global_batch" not in launch_fields and steps and "micro_batch" in layout:
-            launch_fields["global_batch"] = layout["micro_batch"] * steps * _data_parallel(layout)
+        count = self.reading.num_micro_batches
+        if "global_batch" not in launch_fields and count and "micro_batch" in layout:
+            launch_fields["global_batch"] = layout["micro_batch"] * count * _data_parallel(layout)
         # A request with a batch in tokens must not get that of the launch too. The workload has it
         # in sequences once it is validated, and is then compared with the launch.
         in_tokens = request_fields.get("global_batch_tokens") is not None
@@ -205,57 +206,57 @@ class Joining:
         """Returns the field `micro_batch` of the layout, if the launch has only a number of
         micro-batches; else nothing. If the global batch is not divisible, the framework stops, or
         Invalid is raised."""
-        steps = self.reading.num_micro_batches
-        if "micro_batch" in layout or steps is None:
+        count = self.reading.num_micro_batches
+        if "micro_batch" in layout or count is None:
             return {}
         ranks = _data_parallel(layout)
-        micro_batch, remainder = divmod(global_batch, steps * ranks)
+        micro_batch, remainder = divmod(global_batch, count * ranks)
         if remainder or not micro_batch:
             rule = (
-                f"has {steps} micro-batches on each of {ranks} data-parallel ranks, of which the"
+                f"has {count} micro-batches on each of {ranks} data-parallel ranks, of which the"
                 f" global batch of {global_batch} must be a multiple"
             )
-            error = Invalid(f"{self.errors.field}.arguments", steps, rule)
+            error = Invalid(f"{self.errors.field}.arguments", count, rule)
             self.errors.stop_or_raise(
                 error,
                 self.reading.accumulation_setting,
                 _BATCH,
                 rule,
-                cure=f"a global batch of {max(micro_batch, 1) * steps * ranks}",
+                cure=f"a global batch of {max(micro_batch, 1) * count * ranks}",
                 hides_layout=True,  # the micro-batch that it would run is not known
             )
         return {"micro_batch": max(micro_batch, 1)}
 
     def _stack(self) -> str | StackFields:
-        """Returns the stack of the request, or else of the launch's format. Switches of the launch
-        are added where they differ from the stack's own."""
+        """Returns the stack of the request, or else of the launch's format, with the version or age
+        that either gives. Switches of the launch are added where they differ from the stack's."""
         launch_fields = dict(self.reading.stack)
         launch_stack = catalogue.stack(launch_fields.pop("name"))  # that of the launch's format
         form = self.parts.stack
         base = launch_stack if form is None else self._stack_of(form, launch_stack.calibrated_as)
         request_changes = form.changes() if isinstance(form, StackFields) else {}
-        age = {
+        age_fields = {
             name: request_changes[name]
             for name in ("version", "age_years")
             if name in request_changes
         }
         # A release dates the software only if the caller gave it and its date is known.
         is_dated = self.launch.version is not None and self.reading.version in releases(base.id)
-        if is_dated and not age:
-            age = {"version": self.reading.version}
-        default_stack = StackFields.model_validate({"name": base.id, **age}).build(base)
+        if is_dated and not age_fields:
+            age_fields = {"version": self.reading.version}
+        default_stack = StackFields.model_validate({"name": base.id, **age_fields}).build(base)
         # Setting a switch may change other fields of the stack along with it (`changed`). Where the
         # launch has another value for such a field, the field has to be given too.
         switches = _differing_fields(launch_fields, default_stack)
         switch_values = {name: as_tuples(value) for name, value in switches.items()}
         switches |= _differing_fields(launch_fields, changed(default_stack, switch_values))
-        if not (age or switches or request_changes):
+        if not (age_fields or switches or request_changes):
             return base.id
         return self.errors.validated(
             "stack",
             StackFields,
             request_fields={"name": base.id, **request_changes},
-            launch_fields=age | switches,
+            launch_fields=age_fields | switches,
         )
 
     def _sized_layout(
@@ -290,8 +291,8 @@ class Joining:
         return max(num_devices // max(used, 1), 1)
 
     def _stack_of(self, form: str | StackFields, framework: str) -> Stack:
-        """Returns the stack that the request names. `framework` is that of the launch. Raises
-        Invalid if the stack belongs to another one."""
+        """Returns the stack that the request names. `framework` is the catalogue's stack for the
+        launch's format. Raises Invalid if the named stack is not that one or a variant of it."""
         name = form if isinstance(form, str) else form.name
         base = self.resolver.stack(name).value
         if name.lower() in TOOLS and framework in _OF_TRAINER:

@@ -199,6 +199,7 @@ def _recognized_format(launch: LaunchForm, field: str) -> Recognized:
     """Returns the format that the request names, or else the one that the launch's text shows.
     Raises NotATrainingJob if the text starts something else, and Invalid if no format can be told
     or its framework is not read."""
+    # A framework that is known by its program, but of which no reader exists.
     unread = unread_framework(launch.text, launch.beside) if launch.format is None else None
     if unread is not None:
         program, framework = unread

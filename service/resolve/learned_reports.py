@@ -19,8 +19,8 @@ _BILLION = 1e9
 
 
 def learned(problem: Problem, layout: Layout, profile: Profile) -> Learned | None:
-    """Returns the reports that moved the step time of a layout, the largest change first; None
-    where the profile rests on no reports."""
+    """Returns the reports that moved the predicted step time of a layout, the largest change first,
+    with a sentence on them. None where the profile rests on no reports."""
     changes = learned_changes(problem, layout, profile)
     if changes is None:
         return None

@@ -1,4 +1,5 @@
-"""The features of a model, in the words of its wire form."""
+"""The features of a model by their names in requests, by which the model of a launch or a log is
+compared with that of a request."""
 
 from __future__ import annotations
 

@@ -152,6 +152,7 @@ class Profiles(UseCase):
             profile = rows.profiles.get(id_)
             is_partly_hidden = profile.tenant is None and not rows.sees_all
             disclosure = Disclosure(rows) if is_partly_hidden else None
+            # One more than the page has shows whether the list goes on.
             versions = rows.profiles.newest(
                 id_, query.limit + 1, None if before is None else int(before)
             )
@@ -194,9 +195,9 @@ class Profiles(UseCase):
     def set_policy(
         self, id_: str, policy: Policy, etags: Sequence[str]
     ) -> tuple[dict[str, Any], str]:
-        """Replaces the policy. Returns the profile and its new ETag. A tenant's own profile may get
-        a policy before it has a version. Raises PreconditionFailed unless its ETag, or "*", is
-        among `etags`."""
+        """Replaces the policy of a profile; a tenant's own profile may get one before it has a
+        version. Returns the profile and its new ETag. Raises PreconditionFailed unless its present
+        ETag, or "*", is among `etags`."""
         with self._store.writing() as rows:
             tenant = self._store.tenant
             if tenant is not None and id_ == own_profile_id(tenant):
@@ -205,6 +206,7 @@ class Profiles(UseCase):
             profile = rows.profiles.get(id_)
             before, after = profile.policy, policy.model_dump()
             _require_seen(profile, etags)
+            # False where somebody has changed the profile since it was read here.
             if not rows.profiles.set_policy(id_, after, profile.revision):
                 raise PreconditionFailed(etag(profile))
             rows.audit.add(
@@ -283,7 +285,7 @@ def add_own_version(
         replace(profile, id=id_),
         version=version,
         origin="calibrated",
-        posterior=None,
+        posterior=None,  # only shared versions are learnt on top of
         calibration=calibration,
         learnt=learnt,
         tenant=tenant,
@@ -362,12 +364,13 @@ def _listed_version(
 
 
 def version_document(rows: Rows, row: ProfileVersionRow) -> dict[str, Any]:
-    """Returns a version of a profile with its coefficients, without what the owner of `rows` may
+    """Returns a version of a profile with its coefficients, without what the tenant of `rows` may
     not see."""
     calibration = row.calibration
     terms = row.content["terms"]
     if not rows.sees_all:
         disclosure = Disclosure(rows)
+        # The calibration of a tenant's own version is of the tenant's own reports.
         if calibration and row.tenant is None:
             calibration = disclosure.calibration(calibration)
         terms = disclosure.terms(terms)

@@ -394,11 +394,11 @@ class Resolver:
         chip = self.chip(fields.chip_with_links, "cluster.chip")
         with relocate_errors("levels", "cluster.levels"):
             fabric = fields.fabric(chip.value)
-        # Without links in the request they are those of the chip's data sheet.
+        # A request without links means the fabric of the chip's data sheet.
         is_own_fabric = fields.levels is None and fields.torus is None
         used = chip.used if is_own_fabric else EntryUsed(name=fabric.id, source="given")
         if is_own_fabric and isinstance(fields.chip, str):
-            # The chip's name as a preset means the same fabric.
+            # The name of a chip, given as a preset, means this fabric: it pins chip and fabric.
             preset = fabric.id if used.source == "shipped" else chip.pinned_form
             return chip, ResolvedPart(fabric, used, {"preset": preset})
         links = fields.model_dump(mode="json", include={"levels", "torus"}, exclude_unset=True)

@@ -36,7 +36,8 @@ def _switch_answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnsw
     writes it."""
     switch = effect.switch
     is_default = effect.value == effect.default.value
-    # A value that is neither the default nor that of tuned recipes is the request's, of no release.
+    # `since` is the release from which on the framework's default, or else tuned recipes, have this
+    # value. Any other value is the request's own, and of no release.
     setting_since = effect.default if is_default else effect.taken
     changed_stack = {**stack, switch.field: effect.otherwise}
     format_ = format_named(str(stack["name"]))

@@ -74,7 +74,7 @@ def _expand_shape(preset: ClusterPreset, version: str, shape: list[int]) -> Clus
 
 
 def _shape_rule(torus: Torus) -> str:
-    """Returns words on the shapes of slices that a torus offers."""
+    """Returns the rule that a shape breaks which no slice of this torus has."""
     cubes = ""
     if torus.ndim == 3:
         side = torus.wrap_length
@@ -111,8 +111,8 @@ def _expand_count(preset: ClusterPreset, version: str, count: int) -> ClusterPre
 def _require_slice(
     preset: ClusterPreset, torus: Torus, num_chips: int, version: str, per_chip: int
 ) -> None:
-    """Raises Invalid if no slice has this number of chips. The error names the nearest slices;
-    `per_chip` turns chips into the counts of their names."""
+    """Raises Invalid if no slice has this number of chips. The error names the nearest slices.
+    `per_chip` is 2 for versions whose names count TensorCores, and 1 for those that count chips."""
     if num_chips > torus.max_chips:
         rule = f"is no slice: the largest is {version}-{torus.max_chips * per_chip}"
         raise Invalid("cluster.preset", preset.preset, rule)

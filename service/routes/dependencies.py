@@ -117,7 +117,7 @@ class Services:
     def for_caller(self, caller: Caller) -> Services:
         """Returns the services as this caller may use them. Rows that belong to tenants are limited
         to those of the caller's own tenant."""
-        if caller == ANYONE:
+        if caller == ANYONE:  # without API keys there are no tenants
             return self
         if caller not in self.by_caller:
             self.by_caller[caller] = self._limited_to(caller)

@@ -54,13 +54,13 @@ class CreationResponder:
     async def respond_after(
         self, read: Callable[[], Awaitable[T]], prepare: Callable[[T], Prepared]
     ) -> Response:
-        """Returns the response with what `prepare` makes of the result of `read`. Reading may take
-        a while, and the Idempotency-Key is claimed only afterwards. A retry gets its earlier answer
-        without reading."""
+        """Returns the response with the resource that `prepare` makes of what `read` returns.
+        Reading may take a while, and the Idempotency-Key is claimed only afterwards. A retry gets
+        its earlier answer without reading."""
         if (earlier := await self.creation.earlier_answer()) is not None:
             return self._response(earlier, WHOLE)
-        text = await read()
-        return await run_in_threadpool(self.respond, lambda: prepare(text))
+        contents = await read()
+        return await run_in_threadpool(self.respond, lambda: prepare(contents))
 
     async def respond_when_admitted(
         self,

@@ -177,7 +177,7 @@ class AdmissionControl:
                     async with turn.watching_client():
                         yield turn
             finally:
-                if time.monotonic() - began > _LONG_S:
+                if time.monotonic() - began > _LONG_S:  # a long search has freed much memory
                     asyncio.get_running_loop().run_in_executor(None, malloc_trim.trim)
         finally:
             self._leave(turn)
@@ -194,6 +194,7 @@ class AdmissionControl:
     def should_give_back(self, turn: Turn) -> bool:
         """Returns whether the computation should give up its slot, because others wait or too many
         run. Any thread may ask."""
+        # The copy of the list is made at once, while the event loop may change the list itself.
         others_wait = any(waiting.tenant != turn.tenant for waiting in [*self._waiting])
         return others_wait or len(self._running) > self._concurrency
 
@@ -279,8 +280,9 @@ class AdmissionControl:
         new one only where few enough computations are begun, in all and by its tenant."""
         if turn.has_begun:
             return True
-        # A computation that is set aside keeps its memory, which limits their number. No tenant may
-        # have begun more than fill the regular slots, so that others find room among them.
+        # A computation that is set aside keeps its memory, so the number of all that have begun is
+        # limited. One tenant may only have begun as many as there are regular slots, so that the
+        # others are left for other tenants.
         begun = [other.tenant for other in [*self._running, *self._waiting] if other.has_begun]
         if len(begun) >= self._concurrency + self._max_set_aside:
             return False

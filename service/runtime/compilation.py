@@ -110,7 +110,8 @@ def _end_with_parent() -> None:
 
 
 class _Reporter(event.Listener):
-    """Tells of each function that has been compiled, and what it weighs."""
+    """Listens to numba, and sends the parent process each function that has been compiled and its
+    weight."""
 
     def __init__(self, sender: Connection) -> None:
         self._sender = sender
@@ -122,6 +123,7 @@ class _Reporter(event.Listener):
         """Sends the name of a function that was compiled, and its weight. A compilation that failed
         is left out."""
         dispatcher, types = event.data["dispatcher"], tuple(event.data["args"])
+        # numba's dispatcher wraps the Python function, and has its machine code by argument types.
         result = dispatcher.overloads.get(types)
         if result is None:
             return

@@ -44,7 +44,7 @@ def compile_cost_model(warm_up: Callable[[], object], show: Show = _ignore) -> N
     with _locked(folder):
         if folder is not None and not _is_kept(warm_up):
             compile_in_processes(warm_up, show)
-        warm_up()
+        warm_up()  # loads what is kept, and compiles here what is not
     outcome = {
         "seconds": round(time.monotonic() - began, 1),
         "folders": [str(kept_in) for kept_in in machine_code_folders().existing()],
@@ -127,6 +127,7 @@ class CostModel:
         """Waits until the compilation has ended, at most `within_s` seconds. Returns whether it
         has."""
         ends = time.monotonic() + within_s
+        # The event is set by a thread, so the event loop can only look now and then.
         while not self._ended.is_set() and time.monotonic() < ends:
             await asyncio.sleep(_POLL_S)
         return self._ended.is_set()

@@ -59,7 +59,7 @@ class _Clock:
     def __init__(self, checkpoint: Callable[[], None]) -> None:
         self._checkpoint = checkpoint
         self._set_aside_s = 0.0
-        self.ran_out = False
+        self.ran_out = False  # whether a computation was told that no time is left
 
     def now(self) -> float:
         """Returns the seconds of computing, from an arbitrary start."""

@@ -80,9 +80,9 @@ class EventStream:
 
     def take(self, batch: EventBatch, mark: Hashable) -> None:
         """Holds a batch until the client takes it. `mark` is the topic's mark from before the batch
-        was read: what is committed meanwhile shows as another mark."""
+        was read: an event that was committed meanwhile has changed the mark, and is read next."""
         self.place = batch.place
-        self.mark = mark if batch.is_all else None
+        self.mark = mark if batch.is_all else None  # None: more is stored than the batch has
         self._batch = batch if batch.text else None
         self._has_ended = self._has_ended or batch.is_last
         self._changed.set()
@@ -175,7 +175,7 @@ class EventStreams:
 
     async def _read_while_open(self) -> None:
         """Reads events for the open streams, when a stream asks for them and otherwise every
-        _LOOK_S seconds."""
+        _LOOK_S seconds. Ends with the last stream: `open` starts it again."""
         while self._open:
             self._is_wanted.clear()
             for feed in {stream.feed for stream in self._open}:
@@ -207,8 +207,8 @@ class EventStreams:
                 stream.end()
 
     async def _in_thread(self, read: Callable[..., T], *arguments: object) -> T:
-        """Returns the result of `read`, called in the thread of streams. Pauses afterwards in
-        proportion to the time that it took, to spare a slow database."""
+        """Returns the result of `read`, called in the thread that reads for all streams. Pauses
+        afterwards in proportion to the time that it took, to spare a slow database."""
         began = time.monotonic()
         result = await asyncio.get_running_loop().run_in_executor(self._thread, read, *arguments)
         await asyncio.sleep(min(_REST * (time.monotonic() - began), _LOOK_S))

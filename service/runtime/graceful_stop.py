@@ -92,12 +92,14 @@ class GracefulStop:
 
     async def end(self) -> None:
         """Prevents further commits, releases Idempotency-Keys, and answers requests that still run
-        with an error. A second call does no harm."""
+        with an error. It is called when the time of grace is over, or when the server has stopped
+        earlier; a second call does no harm."""
         thread = ThreadPoolExecutor(1)  # not one of the loop's, which may all be busy
         closed = asyncio.get_running_loop().run_in_executor(thread, self._close)
         await asyncio.wait({closed}, timeout=_COMMIT_S)
         thread.shutdown(wait=False)
         await self._interrupt(Stopping(), _ANSWER_S)
+        # Without a signal, as in tests, the process goes on after the stop.
         if self._ending is not None:
             _exit_after(_EXIT_S, _STOPPED)
 

@@ -126,7 +126,7 @@ class IdempotentCreation:
         with self._store.reading() as rows:
             row = rows.idempotency_keys.find(key.key)
             now = rows.now()
-            if row is None or row.claimed_at < now - self._ttl:
+            if row is None or row.claimed_at < now - self._ttl:  # expired, and not purged yet
                 return None
             return self._stored_answer(rows, row, key, now)
 
@@ -138,7 +138,7 @@ class IdempotentCreation:
         """Returns the resource that `prepare` makes. Writes its rows in one transaction. `finish`
         stores the answer to the Idempotency-Key in the same transaction; None without a key."""
         prepared = prepare()
-        # An earlier answer, and no key to store it under: nothing is to be written.
+        # The resource exists already, and there is no key to store it under: nothing is written.
         if isinstance(prepared, CreatedResource) and finish is None:
             return prepared
         with self._store.writing() as rows:
@@ -151,7 +151,7 @@ class IdempotentCreation:
         """Claims the key for this request, which holds it under `token`, and returns None. If an
         earlier request has been answered, returns that answer. Raises KeyReused, or StillRunning
         where another request holds the key."""
-        self._leases.catch_up()
+        self._leases.catch_up()  # this very key may be among those still to be released
         with self._store.writing() as rows:
             now = rows.now()
             rows.idempotency_keys.purge(now - self._ttl, now)

@@ -63,8 +63,8 @@ class Leases:
             self._released.difference_update(released)
 
     def release_all(self) -> None:
-        """Releases every claim, also after the store is closed to other writes: nothing of this
-        process can be committed any more."""
+        """Releases every claim, also after the store is closed to other writes. It is safe to let
+        other processes take the keys, because this one can commit nothing any more."""
         self._ended.set()
         if tokens := [*self._held, *self._released]:
             with self._store.writing(after_closing=True) as rows:
@@ -81,7 +81,7 @@ class Leases:
         threading.Thread(target=self._renew_all, name="renew leases", daemon=True).start()
 
     def _renew_all(self) -> None:
-        """Renews the held leases periodically, until none is held."""
+        """Renews the held leases periodically, until none is held: this thread then ends."""
         while not self._ended.wait(self.length.total_seconds() / RENEWALS):
             with self._lock:
                 held = [*self._held]
@@ -91,5 +91,5 @@ class Leases:
             try:
                 with self._store.writing() as rows:
                     rows.idempotency_keys.renew(held, rows.now() + self.length)
-            except ServiceError as error:
+            except ServiceError as error:  # one or two renewals may fail
                 log.warning("leases are not renewed", extra={"reason": str(error)})

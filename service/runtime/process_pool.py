@@ -85,7 +85,8 @@ def _run_with_own_store(
     tenant, sees_all = visibility
     store = Store(database.connect(*database_place), tenant, sees_all=sees_all)
     try:
-        # The limit is set here, once the task has loaded the library that it is for.
+        # BLAS gets one thread, so that requests keep a core. The limit works only on libraries that
+        # are loaded, and unpickling the task has loaded them.
         with threadpool_limits(1, user_api="blas"):
             return task(store, *args, **kwargs)
     finally:

@@ -1,5 +1,5 @@
-"""Processes beside the one that answers, which start when they are first needed and are replaced
-when they die."""
+"""Worker processes beside the one that answers requests. They start when they are first needed, and
+are replaced when they die."""
 
 from __future__ import annotations
 

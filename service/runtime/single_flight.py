@@ -66,8 +66,8 @@ class SingleFlight(Generic[T]):
         return await asyncio.shield(flight.task), True
 
     def _land(self, key: Hashable, task: asyncio.Future[T]) -> None:
-        """Forgets a computation that has ended, and marks its error as seen, since asyncio logs
-        errors that nobody has awaited."""
+        """Forgets a computation that has ended, so that the next request computes again. Marks its
+        error as seen, since asyncio logs errors that nobody has awaited."""
         del self._flights[key]
         if not task.cancelled():
             task.exception()  # a client was told of it, or all are gone

@@ -211,8 +211,8 @@ class ClusterFields(ClusterSize):
 
     @property
     def chip_with_links(self) -> str | ChipFields:
-        """Returns the chip. If its data sheet names no links, it gets the innermost ones of the
-        cluster."""
+        """Returns the chip. If its data sheet names no links, without which no chip can be built,
+        it gets the innermost ones of the cluster."""
         if not isinstance(self.chip, ChipFields) or self.chip.scale_up is not None:
             return self.chip
         links = self._innermost_links()
@@ -222,6 +222,7 @@ class ClusterFields(ClusterSize):
         """Returns the torus or the first level of the cluster as scale-up links, for a chip that is
         described without any. None where the cluster has neither."""
         if self.torus is not None:
+            # gb_s_per_chip is required, though only the torus counts where there is one.
             return ScaleUpFields(gb_s_per_chip=self.torus.gb_s_per_link, torus=self.torus)
         if self.levels is None:
             return None
@@ -273,8 +274,8 @@ def _with_scale_out(fabric: Fabric, gb_s: float) -> Fabric:
 
 
 def _cluster_union_tag(value: object) -> str:
-    """Returns the tag of the form in which a cluster is written: a preset, or a chip and its
-    links."""
+    """Returns the tag of the form in which a cluster is written: a preset, or a chip and its links.
+    Pydantic then validates it in that form alone."""
     if isinstance(value, Mapping):
         has_fields = "preset" not in value and bool({"chip", "levels", "torus"} & value.keys())
     else:

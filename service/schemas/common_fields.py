@@ -1,4 +1,4 @@
-"""The fields that a form and a value of the models have by one name."""
+"""Copies fields between a wire schema and the dataclass of the models that it describes."""
 
 from __future__ import annotations
 

@@ -135,14 +135,15 @@ class LaunchForm(Wire):
 
     @cached_property
     def _opened(self) -> tuple[str, LaunchFiles]:
-        """Returns the command and the files beside it, taken out of the job that contains them.
-        Secrets are masked."""
+        """Returns the command that the launch runs, and the files and variables that come with it.
+        If the text is a job, such as a Kubernetes manifest, both are taken out of it. Secrets are
+        masked."""
         texts = {name: mask_secrets(text) for name, text in self.files.items()}
         # Many secrets are told by the name of their variable, as in WANDB_API_KEY=...
         environment = {
             name: mask_secrets(f"{name}={value}").partition("=")[2]
             for name, value in self.environment.items()
-            if not name.startswith(_OWN_VARIABLES)
+            if not name.startswith(_OWN_VARIABLES)  # which name an answer for the run's report
         }
         return open_job(mask_secrets(self._launch_text), LaunchFiles(texts, environment))
 
@@ -172,7 +173,8 @@ class LaunchForm(Wire):
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
-    """Returns the arguments of a script by name: ["--tp", "8"] gives {"tp": "8"}."""
+    """Returns the arguments of a script by name: ["--tp", "8"] gives {"tp": "8"}. A last flag
+    without a value is left out."""
     names = [word.removeprefix("--") for word in words[::2]]
     return dict(zip(names, words[1::2], strict=False))
 

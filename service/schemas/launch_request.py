@@ -114,7 +114,7 @@ class LaunchedComparisonRequest(QuestionParts, Patience):
 
 def request_tag(value: object) -> str:
     """Returns the tag of a request: "launched" if it has a launch itself or on one of two sides,
-    and else "plain"."""
+    and else "plain". Pydantic then validates it in the schema of that tag alone."""
     parts = [value, *(_member(value, side) for side in ("first", "second"))]
     has_launch = any(_member(part, "launch") is not None for part in parts)
     return f"{TAG_PREFIX}launched" if has_launch else f"{TAG_PREFIX}plain"

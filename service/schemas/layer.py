@@ -50,6 +50,7 @@ class LayerFields(Wire):
         num_norms = layer.blocks if self.num_norms is None else self.num_norms
         parallel = self.parallel_blocks
         if parallel is None:
+            # A mixer and a network behind one norm read the same input, and so run in parallel.
             parallel = layer.blocks == 2 and num_norms == 1
         elif parallel and layer.blocks < 2:
             raise Invalid("parallel_blocks", True, "needs a mixer and a network: leave it out")

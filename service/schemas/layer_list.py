@@ -44,8 +44,8 @@ class LayerRepetition(Wire):
 
 
 def _entry_tag(value: object) -> str:
-    """Returns the tag of the form in which an entry is written: a repetition, a layer, or a
-    name."""
+    """Returns the tag of the form in which an entry is written: a repetition, a layer, or a name.
+    Pydantic then validates it in that form alone."""
     is_repetition = isinstance(value, LayerRepetition) or (
         isinstance(value, Mapping) and bool({"repeat", "layers"} & value.keys())
     )
@@ -101,7 +101,7 @@ class LayerListFields(Wire):
 
     def build(self) -> Architecture:
         """Returns the architecture. Raises Invalid where fields contradict each other."""
-        parts = self._parts()
+        parts = self._parts()  # (times, [(place, entry), ...]) of each part of the list
         total = sum(
             repeat * sum(_layer_count(entry) for _, entry in part) for repeat, part in parts
         )
@@ -148,6 +148,7 @@ class LayerListFields(Wire):
     def _require_named_kinds(self, parts: list[_Part]) -> None:
         """Raises Invalid for a name that `layer_kinds` does not have, and for a kind that no entry
         names."""
+        # A part is the number of times that it repeats, and its entries.
         entries = [place_and_entry for _, part in parts for place_and_entry in part]
         # From last to first, so that the first use of a name replaces the later ones.
         first_uses = {entry: where for where, entry in reversed(entries) if isinstance(entry, str)}

@@ -1,5 +1,5 @@
-"""Micro-batches that a request gives in tokens: its layouts and constraints have them in sequences
-as soon as it is read."""
+"""Converts micro-batches that a request gives in tokens to sequences, while pydantic validates the
+request: whoever reads its layouts and constraints finds sequences only."""
 
 from __future__ import annotations
 

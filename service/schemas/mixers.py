@@ -1,4 +1,5 @@
-"""The mixers of the tokens of a layer, as callers give them: attention, or a recurrence."""
+"""What mixes the tokens in a layer, as callers give it: attention, or a recurrence. `build` makes
+the value that the models compute with (models.spec)."""
 
 from __future__ import annotations
 
@@ -104,13 +105,14 @@ class AttentionFields(Wire):
         """Returns the attention of a layer of this width. Raises Invalid where fields contradict
         each other."""
         self._require_consistent()
-        differing = {
+        # All other fields have the same name and value in both classes.
+        converted = {
             **self._heads(hidden_size),
             "attention_output_bias": self._output_bias,
             "compression": Compression(**dict(self.compression)) if self.compression else None,
             "indexer": Indexer(**dict(self.indexer)) if self.indexer else None,
         }
-        return Attention(**common_fields(self, AttentionFields, Attention) | differing)
+        return Attention(**common_fields(self, AttentionFields, Attention) | converted)
 
     @property
     def _output_bias(self) -> bool:
@@ -305,7 +307,7 @@ def _require_kind(value: object) -> object:
 
 
 def _recurrence_tag(value: object) -> str:
-    """Returns the tag of the form of a recurrence, by its `kind`."""
+    """Returns the tag of the schema that pydantic reads a recurrence with, by its `kind`."""
     kind = value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
     tags = {
         "mamba2": "mamba2",

@@ -1,4 +1,5 @@
-"""The networks that mix the channels of each token, as callers give them: an MLP, or experts."""
+"""The networks that mix the channels of each token, as callers give them: an MLP, or experts.
+`build` makes the value that the models compute with (models.spec)."""
 
 from __future__ import annotations
 
@@ -101,13 +102,14 @@ class LayerMoeFields(ExpertFields):
         shared = self._shared_size
         self._require_consistent(shared)
         groups = self.num_groups
-        differing = {
+        # All other fields have the same name and value in both classes.
+        converted = {
             "intermediate_size": self.moe_intermediate_size,
             "shared_expert_intermediate_size": shared,
             "router_bias": self.bias if self.router_bias is None else self.router_bias,
             "groups_per_token": groups if self.groups_per_token is None else self.groups_per_token,
         }
-        return Moe(**common_fields(self, LayerMoeFields, Moe) | differing)
+        return Moe(**common_fields(self, LayerMoeFields, Moe) | converted)
 
     @property
     def _shared_size(self) -> int:

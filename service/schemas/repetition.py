@@ -1,4 +1,4 @@
-"""Repetitions within a sequence."""
+"""Finds the parts of a sequence that repeat, with which long lists of layers are written short."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Settings of a launch on which no verdict rests."""
+"""Settings of a launch that were not understood though they could change the answer. While there
+are any, no verdict is given on the job."""
 
 from __future__ import annotations
 

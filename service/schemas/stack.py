@@ -210,8 +210,8 @@ StackForm = NameOrFields[StackFields]
 
 
 def with_age(form: str | StackFields, years: float) -> str | StackFields:
-    """Returns the stack with software of this age in years, unless the request itself gives an age
-    or a version."""
+    """Returns the stack whose software is `years` older than the newest that profiles are fitted
+    to, for runs of known date. A stack that states an age or a version is returned unchanged."""
     fields = StackFields(name=form) if isinstance(form, str) else form
     if not years or fields.age_years is not None or fields.version is not None:
         return form

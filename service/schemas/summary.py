@@ -51,7 +51,7 @@ class SummaryQuery(ReportFilterQuery):
         return [] if self.by is None else self.by.split(",")
 
     @model_validator(mode="after")
-    def _known_keys(self) -> Self:
+    def _require_known_keys(self) -> Self:
         """Raises Invalid for a key by which reports cannot be grouped."""
         for name in self.keys:
             if name not in get_args(Grouping):

@@ -62,7 +62,7 @@ class TimelineAnswer(Document):
     @classmethod
     def document(cls, timeline: Timeline, profile: ProfileUsed) -> dict[str, Any]:
         """Returns the answer in its wire form. Its thousands of events are not validated:
-        validation would hold Python's lock, and they come from the models as they are."""
+        validation would hold the GIL, and they come from the models as they are."""
         events = [
             {name: getattr(event, name) for name in EventAnswer.model_fields}
             for event in timeline.events

@@ -101,7 +101,7 @@ class TimeSpan(Wire):
     until: Instant | None = None
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _require_order(self) -> Self:
         """Raises Invalid where the span ends before it begins."""
         if self.since is not None and self.until is not None and self.since >= self.until:
             rule = f"must be after since = {self.since.isoformat()}"

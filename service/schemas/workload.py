@@ -160,8 +160,8 @@ class WorkloadFields(Wire):
     @model_validator(mode="before")
     @classmethod
     def _batch_in_sequences(cls, given: Any) -> Any:
-        """Adds `global_batch` in sequences where the batch is given in tokens. A remainder is
-        refused later, by the field that gave it."""
+        """Adds `global_batch` in sequences where the batch is given in tokens. Tokens that are no
+        whole sequences are refused later (`_require_tokens_of_batch`)."""
         if not isinstance(given, Mapping) or given.get("global_batch") is not None:
             return given
         tokens, seq_len = given.get("global_batch_tokens"), given.get("seq_len")
@@ -202,6 +202,7 @@ class WorkloadFields(Wire):
         return "global_batch" if self.global_batch_tokens is None else "global_batch_tokens"
 
     def build(self) -> Workload:
+        """Returns the workload, with each of its objects, such as `lora`, as the models' class."""
         fields = self.model_dump()
         for name, part in _PARTS.items():
             if fields[name] is not None:

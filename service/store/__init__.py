@@ -88,8 +88,8 @@ class Rows(Queries):
         return self._versions
 
     def _known_versions(self, memory: Memory) -> Versions:
-        """Returns the present versions, kept in memory until a transaction changes the database.
-        On PostgreSQL such changes go unnoticed, and every transaction reads the versions."""
+        """Returns the present versions, kept in memory until a commit changes the count `_since`.
+        PostgreSQL has no such count (None), and every transaction reads the versions."""
         if self._since is None:
             return current_versions(self._session, self._tenant)
         key = "versions", self._tenant, self._since
@@ -209,6 +209,7 @@ class Store:
         stored more than it may, and Stopping if the gate is closed because the process is about to
         end. With `after_closing` it commits nevertheless, to clean up."""
         with _translated_errors(), self._session() as session:
+            # On SQLite the transaction then takes the lock of writers as it begins.
             session.connection(execution_options={"writes": True})
             yield Rows(session)
             quota.settle(session)  # adds what was stored to the count of each tenant

@@ -18,7 +18,7 @@ _ITEMS_AT_A_TIME = 500  # in one call the encoder would hold other threads up fo
 
 def encoded(document: Mapping[str, Any]) -> bytes:
     """Returns a document as compact JSON in UTF-8. Long lists are encoded some items at a time,
-    because the encoder holds Python's lock during each call."""
+    because the encoder holds the GIL during each call."""
     members = [
         f"{_dumps(name)}:{_encoded_list(value) if isinstance(value, list) else _dumps(value)}"
         for name, value in document.items()
@@ -27,8 +27,8 @@ def encoded(document: Mapping[str, Any]) -> bytes:
 
 
 def _encoded_list(items: list[Any]) -> str:
-    """Returns a list as JSON. It is encoded in parts, between which other threads can run: the
-    encoder holds Python's lock. The parts are joined without their brackets."""
+    """Returns a list as JSON. It is encoded in parts, between which other threads can run, because
+    the encoder holds the GIL. The parts are joined without their brackets."""
     starts = range(0, len(items), _ITEMS_AT_A_TIME)
     parts = [_dumps(items[start : start + _ITEMS_AT_A_TIME])[1:-1] for start in starts]
     return f"[{','.join(parts)}]"
@@ -88,7 +88,8 @@ class AnswerText:
         if own == first:
             return self
         renamed = self.plain.replace(first.id.encode(), own.id.encode())
-        own_time = _created_at(own.created_at)  # replaced once: parts of it may have times too
+        own_time = _created_at(own.created_at)
+        # Only the first `created_at` is the answer's: parts of it may have some too.
         return AnswerText(plain=renamed.replace(_created_at(first.created_at), own_time, 1))
 
 

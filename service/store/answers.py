@@ -1,6 +1,7 @@
-"""Predictions, recommendations and checks as they were answered. The text of an answer is stored
-once, under a key, and each caller that is given it has a row that refers to it. The *brief* of an
-answer is what lists show of it."""
+"""Predictions, recommendations and checks as they were answered. Equal questions have one *key*, a
+hash of the question and of what its answer depends on. The text of an answer is stored once, under
+its key, and each caller that is given it has a row that refers to it. The *brief* of an answer is
+what lists show of it."""
 
 from __future__ import annotations
 
@@ -135,7 +136,8 @@ class Answers(Queries):
         """Returns the answer with this location, such as "/v1/predictions/01AB". Raises
         NotFound."""
         *_, name, id_ = location.split("/")
-        (kind,) = (kind for kind in ROWS if kind == name)  # the kind that is called `name`
+        # Taken from ROWS, whose keys have the type AnswerKind. A location names one of them.
+        (kind,) = (kind for kind in ROWS if kind == name)
         return self.get(kind, id_)
 
     def prediction(self, id_: str) -> Answer:
@@ -164,7 +166,7 @@ class Answers(Queries):
 
     def first_given(self, kind: AnswerKind, key: str) -> Answer | None:
         """Returns the answer for which this text was first stored, whichever tenant it was given
-        to; None where there is no such text."""
+        to, so that it need not be computed again. None where there is no such text."""
         row = self._session.get(AnswerTextRow, key)
         if row is None:
             return None

@@ -48,7 +48,7 @@ class BenchmarkQueries(Queries):
         return self._session.scalars(newest_first(query, BenchmarkRow.id, limit, before)).all()
 
     def last_ids(self, tenant: str, limit: int) -> list[str]:
-        """Returns the ids of the newest benchmarks of a tenant, newest first."""
+        """Returns the ids of a tenant's newest benchmarks that are not withdrawn, newest first."""
         query = select(BenchmarkRow.id).where(
             BenchmarkRow.tenant == tenant, BenchmarkRow.withdrawn_at.is_(None)
         )

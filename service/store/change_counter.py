@@ -1,5 +1,5 @@
-"""Tells whether anything was committed to a database, or whether a row is as it was, in
-microseconds."""
+"""Tells in microseconds whether anything was committed to a database, or whether a row is as it
+was, so that values kept in memory can be used without a query."""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ def read_cursor(list_name: str, cursor: str | None) -> str | None:
         last = content[_DIGEST_BYTES:].decode()
     except (binascii.Error, ValueError):
         last = ""
-    # A cursor has a digest of its list and place, so one that was changed is not written like this.
+    # A cursor begins with a digest of its list and place. If the cursor for this place is another
+    # one, the given cursor was changed, or is of another list.
     if not last or _write_cursor(list_name, last) != cursor:
         raise Invalid(
             "cursor", cursor, "is no cursor of this list; take it from `next` of the page before"

@@ -178,7 +178,8 @@ def _migrating_sqlite(connection: Connection) -> Iterator[None]:
     dropping the original, so references between tables are checked only at the end. Raises
     DatabaseUnusable if one is broken."""
     driver: Any = connection.connection.dbapi_connection
-    waits_ms = driver.execute("PRAGMA busy_timeout").fetchone()[0]
+    # Another process may be migrating, which may take as long.
+    usual_wait_ms = driver.execute("PRAGMA busy_timeout").fetchone()[0]
     driver.execute(f"PRAGMA busy_timeout = {round(1000 * _MIGRATION_S)}")
     driver.execute("PRAGMA foreign_keys = OFF")
     try:
@@ -188,7 +189,7 @@ def _migrating_sqlite(connection: Connection) -> Iterator[None]:
                 raise DatabaseUnusable(f"a row of {broken[0]} would refer to no row of {broken[2]}")
     finally:
         driver.execute("PRAGMA foreign_keys = ON")
-        driver.execute(f"PRAGMA busy_timeout = {waits_ms}")
+        driver.execute(f"PRAGMA busy_timeout = {usual_wait_ms}")
 
 
 @contextmanager
@@ -264,7 +265,7 @@ def translated_errors() -> Iterator[None]:
     """Turns errors of the database within the block into DatabaseUnusable."""
     try:
         yield
-    except CommandError as error:
+    except CommandError as error:  # of Alembic, such as a revision that this release does not have
         raise DatabaseUnusable(
             f"{str(error).strip()}: the database may be of a newer release than this one."
         ) from None

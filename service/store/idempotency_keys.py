@@ -33,7 +33,8 @@ class IdempotencyKeys(Queries):
     def purge(self, before: datetime, now: datetime) -> None:
         """Deletes keys that were claimed before `before`, but for those whose request still
         runs."""
-        # Without a status the request is not answered yet.
+        # Without a status the request is not answered yet. Without a lease the comparison is NULL,
+        # and the key counts as not held.
         is_held = IdempotencyRow.status.is_(None) & (IdempotencyRow.leased_until > now)
         old = (IdempotencyRow.claimed_at < before) & ~func.coalesce(is_held, false())
         self._session.execute(delete(IdempotencyRow).where(old))

@@ -1,4 +1,4 @@
-"""The memory of one database: values that are kept so that they are not read again."""
+"""An in-process cache of what was read from one database."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ class Memory:
         row = cached.row
         if commits is None or row is None or self.changes.row(row.query, *row.values) != row:
             return None
-        # A value that is made of one row is small, so the size of `keep` will do.
+        # Other rows have changed, and this one has not. A value of one row is small: the size that
+        # `keep` assumes will do.
         self.keep(key, replace(cached, commits=commits))
         return cached.value
 

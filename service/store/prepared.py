@@ -19,8 +19,8 @@ def execute(
 ) -> CursorResult[*tuple[Any, ...]]:
     """Executes a statement on the session's connection, with the values of one row or of many.
 
-    Such a query is not narrowed to the session's tenant (service.store). So it must name the
-    tenant, or read only what all tenants share.
+    The store narrows queries of the session itself to its tenant, but not those that are executed
+    here. The statement must name the tenant, or read only what all tenants share.
     """
     session.flush()  # as the session does before its own queries
     return session.connection().execute(statement, values)

@@ -232,25 +232,26 @@ class ReportQueries(Queries):
         return self._row(ReportRow, id_, "report", with_for_update=True)
 
     def withdraw(self, report: ReportRow, at: datetime) -> None:
-        """Marks a report as withdrawn. A long submission is dropped, and its bytes are given back
-        to the tenant."""
+        """Marks a report as withdrawn. A long submission, such as a training log, is dropped, which
+        gives its bytes back to the tenant's quota: nothing else of a report can be deleted."""
         report.withdrawn_at = at
         size = len(report.submission.encode())
         if size > _LONG_SUBMISSION:
+            # Reports of an earlier release were counted with 0 bytes.
             freed = min(size, report.stored_bytes)
             report.submission = ""
             report.stored_bytes -= freed
             count_stored(self._session, report.tenant, -freed)
 
     def first_of_log(self, log_hash: str) -> ReportRow | None:
-        """Returns the tenant's first report of a training log that is not withdrawn; None where
-        there is none."""
+        """Returns the tenant's first report, not withdrawn, of the training log with this hash: a
+        log that is sent again makes no second report. None where there is none."""
         query = select(ReportRow).where(ReportRow.log_hash == log_hash, *self._are_own_and_valid())
         return self._session.scalars(query.order_by(ReportRow.id).limit(1)).first()
 
     def first_in_same_words(self, report: RowValues) -> str | None:
-        """Returns the id of the tenant's first report of an equal run with an equal submission that
-        is not withdrawn; None where there is none."""
+        """Returns the id of the tenant's first report, not withdrawn, with equal outcome, run and
+        submission. None where there is none."""
         values = {"words_hash": _words_hash(report), "tenant": self._tenant}
         row = first_row(self._session, _IN_SAME_WORDS, values)
         return None if row is None else row.id

@@ -32,7 +32,8 @@ def can_shrink(engine: Engine) -> bool:
 
 
 def give_back(engine: Engine) -> int:
-    """Shrinks the file by its free pages, some at a time. Returns the number of bytes."""
+    """Shrinks the file by its free pages, some at a time, so that others can write in between.
+    Returns the number of bytes that this frees."""
     if engine.dialect.name != "sqlite":
         return 0
     connection = engine.raw_connection()
@@ -44,6 +45,7 @@ def give_back(engine: Engine) -> int:
             pages = _read_pragma(connection, "page_count")
             if pages >= pages_before:
                 break  # a file that keeps no track of its free pages does not shrink
+        # Until the write-ahead log is written back, the file itself keeps its size.
         connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return (pages_at_first - pages) * _read_pragma(connection, "page_size")
     finally:

@@ -141,9 +141,9 @@ class SweepQueries(Queries):
         return self._session.execute(_unleased_items(now).limit(1)).first() is not None
 
     def lease(self, lease: str, now: datetime, until: datetime, limit: int) -> list[LeasedItem]:
-        """Leases at most `limit` items that nobody holds. Low positions come first, so that a small
-        sweep does not wait behind a large one. Items that other transactions lease now are
-        skipped."""
+        """Leases at most `limit` items that nobody holds, under the id `lease`. Low positions come
+        first, so that a small sweep does not wait behind a large one. Items that other transactions
+        lease now are skipped."""
         free = _unleased_items(now).limit(limit).with_for_update(skip_locked=True)
         leased: list[LeasedItem] = []
         for item in self._session.scalars(free).all():
@@ -213,8 +213,8 @@ class SweepQueries(Queries):
 
 
 def _unleased_items(now: datetime) -> Any:
-    """Returns the query of items that wait and whose lease has run out or that have none, lowest
-    positions first."""
+    """Returns the query of waiting items that a worker may lease, because they have no lease or it
+    has run out; lowest positions first."""
     return (
         select(SweepItemRow)
         .where(_WAITS, or_(SweepItemRow.leased_until.is_(None), SweepItemRow.leased_until < now))

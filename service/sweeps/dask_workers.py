@@ -36,8 +36,9 @@ class DaskWorkers:
         self._unanswered: set[Future[ItemAnswer]] = set()
 
     def slots(self) -> int:
-        """Returns how many items the workers may have at once. Raises WorkersGone where there is no
-        scheduler or no worker."""
+        """Returns how many items the workers may have at once: those that they compute, and one
+        for each thread that waits there. Raises WorkersGone where there is no scheduler or no
+        worker."""
         client = self._connected()
         try:
             # client.nthreads() has no time limit, and a scheduler may hang.

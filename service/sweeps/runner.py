@@ -59,6 +59,7 @@ class SweepRunner:
         self._pause_s = 0.0
         """The length of the last pause; 0 once a worker has answered an item again."""
         self._resumes_at = 0.0
+        """Nothing is leased before time.monotonic() reaches it."""
         self.waits_for: str | None = None
         """Why no items are leased, or None where they are."""
         self._woken = threading.Event()
@@ -87,8 +88,8 @@ class SweepRunner:
                 rows.sweeps.release(self._lease, [*self._running.values()], is_attempt=False)
 
     def _run(self) -> None:
-        """Computes items until the runner is stopped. Errors are logged, and the next turn comes
-        after a pause."""
+        """Waits until the cost model is compiled, then computes items until the runner is
+        stopped. Errors are logged, and the next turn comes after a pause."""
         while not (self._stopping.is_set() or self._is_ready()):
             self._stopping.wait(_WAIT_S)
         while not self._stopping.is_set():

@@ -48,7 +48,8 @@ class Sweeps(UseCase):
         return Sweeps(store, self._wake, self._waits_for)
 
     def prepare(self, request: SweepRequest) -> SaveRows:
-        """Returns a function that writes the rows of a new sweep. Raises Invalid or UnknownName."""
+        """Returns a function that writes the rows of a new sweep. Names are resolved before, so
+        that writing takes little time. Raises Invalid or UnknownName."""
         with self._store.reading() as rows:
             document, names = pin_names(rows, request)
         sweep = SweepRow(

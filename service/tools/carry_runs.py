@@ -40,7 +40,8 @@ def published_run_documents(
     rows: Iterable[dict[str, Any]], profile: Profile
 ) -> Iterator[dict[str, Any]]:
     """Yields a document (service.schemas.evidence.PublishedRun) for every run that the models can
-    express and that has a step time or ran out of memory."""
+    express and that has a step time or ran out of memory. Runs with one id get a number behind it,
+    since the database needs ids that differ."""
     times_seen: Counter[str] = Counter()
     for row in rows:
         if row["outcome"] != "ok" and row["failure"] != "out_of_memory":

@@ -170,6 +170,7 @@ def _observations(runs: Sequence[_ReadRun], profile: Profile) -> list[Observatio
                 source=row["family"],
                 group=group_key(row),
                 organisation=organisation(row),
+                # Runs of one sparse model by one organisation may all be off alike.
                 effect_group=_effect_group(row) if run.problem.architecture.is_moe else "",
             )
         )
@@ -201,7 +202,8 @@ def group_key(row: dict[str, Any]) -> str:
 
 
 def _effect_group(row: dict[str, Any]) -> str:
-    """Returns the same text for all runs of one model by one organisation."""
+    """Returns a key that runs of one model by one organisation share. The fit lets all runs with
+    one key be off alike."""
     return json.dumps([organisation(row), model_shape(row)], sort_keys=True)
 
 
@@ -229,8 +231,8 @@ def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
     prior = priors()
     runs = _readable_runs(rows, prior.software_year)
     # A term of a profile is a coefficient or its offset for a chip or stack, with a spread.
-    first = with_published_terms(prior, _observations(runs, prior))
-    observed = _observations(runs, first)
+    first_fit = with_published_terms(prior, _observations(runs, prior))
+    observed = _observations(runs, first_fit)
     fitted = calibrate(prior, observed, _MADE_BY, published=True)
     newest = newest_software(rows, observed, prior.software_year)
     fitted = replace(fitted, profile=replace(fitted.profile, newest=newest))
@@ -246,7 +248,8 @@ def newest_software(
     rows: Iterable[dict[str, Any]], observed: Iterable[Observation], software_year: float
 ) -> tuple[NewestSoftware, ...]:
     """Returns for each generation of chips the date of the newest software whose runs were timed,
-    as a year with a fraction. Rows without a date do not count."""
+    as a year with a fraction. Still newer software is predicted as if it had that date. Rows
+    without a date do not count."""
     dated = {row["id"] for row in rows if row.get("date")}
     years: dict[str, float] = {}
     for run in observed:

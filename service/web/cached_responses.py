@@ -39,6 +39,7 @@ class CachingRoute(JsonRoute):
         """Returns the response that is cached for this request; None where none is, or where the
         request has a query, a preference or an Idempotency-Key. Where none is cached, notes in the
         request's state under which key the answer is to be cached."""
+        # A query or these headers change the answer, and are not in the cache's key.
         is_plain = not any(name in request.headers for name in _UNCACHED_HEADERS)
         if request.scope["query_string"] or not is_plain:
             return None

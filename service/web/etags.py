@@ -73,7 +73,8 @@ def not_modified_response(
     request: Request, etag: str, headers: Mapping[str, str]
 ) -> Response | None:
     """Returns a 304 where If-None-Match has this ETag or is "*"; None otherwise. The response
-    repeats the client's own spelling of the ETag."""
+    repeats the ETag as the client has it, since its copy may be the compressed answer, whose ETag
+    has a suffix."""
     if_none_match = request.headers.get("if-none-match", "")
     client_tags = [tag.removeprefix("W/") for tag in _TAG_OR_STAR.findall(if_none_match)]
     for tag in client_tags:

@@ -1,4 +1,5 @@
-"""The event loop of a process that serves: it accepts a few connections at a time."""
+"""The event loop of a process that serves: it accepts a few connections at a time, and the
+limit of connections counts them before file descriptors run out."""
 
 from __future__ import annotations
 

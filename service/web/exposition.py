@@ -21,7 +21,8 @@ is read when prometheus-client is imported."""
 
 def share_between_processes() -> None:
     """Makes the processes that this one starts from now on keep their metrics in one folder, so
-    that any of them can answer a scrape for all."""
+    that any of them can answer a scrape for all. prometheus_client finds the folder in the
+    environment."""
     if _FOLDER not in os.environ:
         folder = tempfile.mkdtemp(prefix="shardwright-metrics-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)

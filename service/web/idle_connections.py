@@ -139,7 +139,8 @@ class Connection(H11Protocol):
         return 0.0
 
     def _drop(self, reason: str) -> None:
-        """Counts and closes the connection at once. `reason` is its label in the metrics."""
+        """Counts and closes the connection at once. `reason` is its label in the metrics: "unread",
+        or "full", for which `_make_room` writes the log."""
         CONNECTIONS_CLOSED.labels(reason).inc()
         if reason == "unread":
             log.warning(
@@ -152,7 +153,7 @@ class Connection(H11Protocol):
         self._head_timer = self.loop.call_later(self.head_wait_s, self._give_up_head)
 
     def _give_up_head(self) -> None:
-        """Closes the connection in uvicorn's way, since the head of a request did not come."""
+        """Closes the connection as uvicorn closes an idle one: no head of a request has come."""
         CONNECTIONS_CLOSED.labels("silent").inc()
         self.timeout_keep_alive_handler()
 

@@ -215,6 +215,7 @@ def _object_without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any] 
         rule = f"has more than {MAX_OWN_MEMBERS}"
         return _TooManyMembers(f"an object with {len(pairs)} members", rule)
     value = dict(pairs)
+    # Its lists of modules are long, and would break the limits though no reader needs them.
     if isinstance(quantization := value.get(_QUANTIZATION), dict):
         value[_QUANTIZATION] = _without_modules(quantization)
     if len(value) < len(pairs):

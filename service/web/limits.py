@@ -50,6 +50,7 @@ class BodyLimit:
         headers = Headers(scope=scope)
         body = _Body(self, receive)
         length = headers.get("content-length", "")
+        # 20 digits are beyond any limit, and Python refuses to convert thousands of them.
         if length.isdecimal() and int(length[:20]) > self.max_bytes:
             if "expect" not in headers:  # a client that expects a 100 has not begun to send
                 await body.drain()
@@ -76,7 +77,7 @@ class _Body:
 
     async def receive(self) -> Message:
         """Returns the next ASGI message of the request. Raises BodyTooLarge, BodyTooSlow, or
-        TooMuchHeld where all bodies together fill the memory that they may."""
+        TooMuchHeld where all bodies together hold more memory than they may."""
         if not self._more_body:
             return await self._receive()
         message = await self._next_message()

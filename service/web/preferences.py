@@ -38,8 +38,8 @@ WHOLE = View()
 def requested_view(
     request: Request, view: Literal["full", "brief"] | None, shorten: Shorten
 ) -> View:
-    """Returns the view that `view` names, or else the one that the Prefer header asks for. The
-    first of several preferences of a kind counts (RFC 7240 §2)."""
+    """Returns the view that `view` names, or else the one that the Prefer header asks for: of
+    several preferences of a kind the first (RFC 7240 §2). `shorten` makes the brief form."""
     headers = {"Vary": "Prefer"}
     preferred = _preferred_return(request)
     if view is None and preferred is not None:

@@ -2,7 +2,9 @@
 that a stage is idle while the pipeline fills and drains.
 
 A *partition* is a split of layers over stages. Its stages that have equal layers are worked out
-once, as one *distinct* stage. A *path* is a chain of operations that wait for each other
+once, as one *distinct* stage; a *stretch* is a number of equal stages in a row. A *path* is a chain
+of operations that wait for each other, and the longest one is the length of the schedule. A path
+*turns* where it changes from forwards to backwards or to another stage
 (models.cost.pipeline.makespan).
 
 The closed forms below have m micro-batches and p stages. F, B and W are the seconds of forward,
@@ -79,8 +81,8 @@ class StageTimes(NamedTuple):
 
 
 def scratch_for(tables: StageTables) -> TurningStages:
-    """Return arrays with room for the stages at which the longest path may turn (change from
-    forwards to backwards or to another stage), for any of these partitions."""
+    """Return arrays with room for the stages at which the longest path may turn, for any of these
+    partitions."""
     # A path may turn where a stretch of equal stages ends, and at two stages at a distance from it.
     most = 3 * tables.stretch_ends.shape[1]
     return TurningStages(np.empty(most, np.int64), np.empty(most, PASSES), np.empty(most, PASSES))
@@ -162,7 +164,7 @@ def bubble(
     Under schedules whose stages all end together (`ends_together`), a stage also idles until the
     last stage has done its passes. This module's docstring has the closed form of each schedule.
     """
-    stages = tables.different[row.partition]
+    stages = tables.distinct_count[row.partition]
     if row.pp == 1:
         idle[:stages] = 0.0
     elif ends_together(row.schedule):
@@ -213,7 +215,7 @@ def _length(
     all end together (`ends_together`). `scratch` is overwritten with the stages at which the
     longest path may turn."""
     if row.schedule == AFAB:
-        stages = tables.different[row.partition]
+        stages = tables.distinct_count[row.partition]
         # One micro-batch passes all stages; the others follow at the pace of the slowest stage.
         slowest = _largest(times.forward, stages) + _largest(times.backward, stages)
         return times.all_both + (micro_batches - 1) * slowest
@@ -232,8 +234,8 @@ def _length(
 def _set_turning_stages(
     row: Row, micro_batches: int, tables: StageTables, times: StageTimes, scratch: TurningStages
 ) -> int:
-    """Write to `scratch` the stages at which the longest path may turn, with the seconds that a
-    micro-batch takes on each. Return their number."""
+    """Write to `scratch` the stages at which the longest path may turn (from forwards to backwards,
+    or to another stage), with the seconds that a micro-batch takes on each. Return their number."""
     partition = row.partition
     stretch_ends = tables.stretch_ends[partition, : tables.stretch_end_count[partition]]
     if row.schedule == INTERLEAVED:
@@ -244,16 +246,17 @@ def _set_turning_stages(
     else:
         count = makespan.list_turning_stages(row.pp, micro_batches, stretch_ends, scratch.stage)
     for i in range(count):
-        kind = tables.kind[partition, scratch.stage[i]]  # the distinct stage that it equals
-        f = scratch.forward[i]
+        distinct = tables.distinct[partition, scratch.stage[i]]
+        f = scratch.forward[i]  # the record (StagePasses) of the stage's forwards
         b = scratch.backward[i]
         # ZB-H1 runs weight gradients apart; other schedules run them within backward.
-        b.weight = times.weight[kind] if row.schedule == ZERO_BUBBLE else 0.0
-        f.per_micro_batch = times.forward[kind]
-        b.per_micro_batch = times.backward[kind] - b.weight
+        b.weight = times.weight[distinct] if row.schedule == ZERO_BUBBLE else 0.0
+        f.per_micro_batch = times.forward[distinct]
+        b.per_micro_batch = times.backward[distinct] - b.weight
+        # An interleaved path may have more passes of the first or last round than of others.
         if row.schedule == INTERLEAVED:
-            first = tables.first[partition, kind]
-            last = tables.last[partition, kind]
+            first = tables.first[partition, distinct]
+            last = tables.last[partition, distinct]
             f.first = weighted_sum(first, times.part_forward)
             f.last = weighted_sum(last, times.part_forward)
             b.first = weighted_sum(first, times.part_both) - f.first
@@ -275,8 +278,9 @@ def _interleaved(
     not_alternating = weighted_sum(tables.path_ahead[row.partition], times.part_both)
     if not_alternating == 0:
         return staying
-    # The path also waits for the first round to come down the stages: typically half of that time,
-    # and with one group the share before the stage where it ends.
+    # The path also waits for the first round to come down to it. That is typically half of the
+    # round's time on the stages before the last (`before`); with one group it is the share of the
+    # stages down to the one where the path ends.
     share = 0.5 if micro_batches > group else tables.path_last[row.partition] / (row.pp - 1)
     first_round = turning.forward[-1].before + turning.backward[-1].before
     steady = _steady(row, group, tables, times)
@@ -287,7 +291,7 @@ def _interleaved(
 @inlined
 def _steady(row: Row, group: int, tables: StageTables, times: StageTimes) -> float:
     """Return the mean seconds of a micro-batch on the path that moves from stage to stage while
-    stages alternate forwards and backwards.
+    stages alternate forwards (tables.path_out, by part) and backwards (tables.path_back).
 
     For each stage that the path moves down, it skips a chunk of average size once in every `group`
     micro-batches. Of each part (a layer kind or an end of the model) it skips no more than it has,

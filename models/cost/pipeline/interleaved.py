@@ -6,9 +6,9 @@ before the next. A stage *alternates* while each of its forwards is followed by 
 *detour* is a stretch of a path that leaves its stage and comes back.
 
 StagePasses has the seconds of a stage's forwards or backwards: `first` and `last` are one
-micro-batch's in the first and in the last round, and `upto` sums those of the last round over the
-stages up to this one. `done` is when the stage has done the passes before it alternates, and
-`ready` when it may begin to.
+micro-batch's in the first and in the last round. `before` sums those of the first round over the
+stages before this one, and `upto` those of the last round over the stages up to it. `done` is when
+the stage has done the passes before it alternates, and `ready` when it may begin to.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ def list_turning_stages(
     count = 0
     for stretch_end in stretch_ends:
         count = insert_ascending(stage, count, stretch_end)
-    # With one group, only stages after `turn` alternate forwards and backwards; earlier ones do all
-    # forwards first. The path may turn on either side of this change.
+    # A stage that does all forwards of the last round first (_last_round_passes_ahead) does not
+    # alternate forwards and backwards. With one group, only stages after `turn` alternate. The path
+    # may turn on either side of this change.
     if micro_batches <= group:
         turn = max(pp - 1 - micro_batches // 2, 0)
         count = insert_ascending(stage, count, turn)
@@ -54,8 +55,8 @@ def interleaved(pp: int, micro_batches: int, group: int, turning: TurningStages)
     starts to alternate once these are done here or on an earlier stage, or once the first backward
     has come from a later stage. The end of the step mirrors its start, with backwards for forwards.
     """
-    _set_rounds_ahead(pp, micro_batches, group, turning.stage, turning.forward)
-    _set_rounds_ahead(pp, micro_batches, group, turning.stage, turning.backward)
+    _set_passes_ahead(pp, micro_batches, group, turning.stage, turning.forward)
+    _set_passes_ahead(pp, micro_batches, group, turning.stage, turning.backward)
     set_ready(turning.forward, turning.backward)
     set_ready(turning.backward, turning.forward)
     if micro_batches > group:
@@ -72,7 +73,7 @@ def _last_round_passes_ahead(pp: int, micro_batches: int, stage: int) -> int:
 
 
 @inlined
-def _rounds_ahead(passes: StagePasses, group: int, late: int) -> float:
+def _seconds_ahead(passes: StagePasses, group: int, late: int) -> float:
     """Return the seconds of a group's passes on a stage in all rounds but the last, and of `late`
     passes after them. Up to `group` late passes are the group's in the last round; those beyond are
     the next group's in the first round."""
@@ -81,11 +82,11 @@ def _rounds_ahead(passes: StagePasses, group: int, late: int) -> float:
 
 
 @inlined
-def _set_rounds_ahead(pp: int, micro_batches: int, group: int, stage: Array, passes: Array) -> None:
-    """Set the fields `before`, `upto` and `done` of the records `passes`, one for each stage listed
-    in `stage`. A stage is done once the passes that precede its alternation have run here, or once
-    as many have run on an earlier stage and the last of them has come down from there."""
-    first = last = 0.0
+def _set_passes_ahead(pp: int, micro_batches: int, group: int, stage: Array, passes: Array) -> None:
+    """Set the fields `before`, `upto` and `done` of the StagePasses in `passes`, one for each stage
+    listed in `stage`. A stage is done once the passes that precede its alternation have run
+    here, or once as many have run on an earlier stage and the last has come down from there."""
+    first = last = 0.0  # of all stages so far: a pass in the first round, and in the last
     previous = -1
     for i in range(len(stage)):
         # Stages between two that are listed are equal to the second.
@@ -99,7 +100,7 @@ def _set_rounds_ahead(pp: int, micro_batches: int, group: int, stage: Array, pas
         done = 0.0
         for j in range(i + 1):
             down = last - passes[j].upto
-            done = max(done, passes[j].before + _rounds_ahead(passes[j], group, late) + down)
+            done = max(done, passes[j].before + _seconds_ahead(passes[j], group, late) + down)
         passes[i].done = done
 
 
@@ -117,7 +118,7 @@ def _one_group(pp: int, micro_batches: int, turning: TurningStages) -> float:
         late = _last_round_passes_ahead(pp, micro_batches, turning.stage[i])
         if micro_batches > late:
             work = micro_batches * (f.per_micro_batch + b.per_micro_batch)
-            ahead = _rounds_ahead(f, micro_batches, late) + _rounds_ahead(b, micro_batches, late)
+            ahead = _seconds_ahead(f, micro_batches, late) + _seconds_ahead(b, micro_batches, late)
             path = f.ready + (work - ahead) + b.ready
         else:
             path = max(f.done + b.ready, f.ready + b.done)
@@ -144,8 +145,8 @@ def _several_groups(pp: int, micro_batches: int, group: int, turning: TurningSta
         b = turning.backward[i]
         # passes that the stage does while the path is at the head
         away = 2 * (pp - 1 - turning.stage[i])
-        ahead = _rounds_ahead(f, group, away + 1)
-        behind = _rounds_ahead(b, group, away + 1)
+        ahead = _seconds_ahead(f, group, away + 1)
+        behind = _seconds_ahead(b, group, away + 1)
         # Seconds that detours add in the first group, in each group between, and in the last.
         early = between = later = 0.0
         if away <= group:

@@ -186,6 +186,7 @@ def zero_bubble(pp: int, micro_batches: int, turning: TurningStages) -> float:
         f = turning.forward[i]
         b = turning.backward[i]
         begun = _time_before_weights(pp, micro_batches, turning, i)
+        # Each forward after the first pp comes with an input gradient and a weight gradient.
         steady = begun + max(micro_batches - pp, 0) * (
             f.per_micro_batch + b.per_micro_batch + b.weight
         )
@@ -234,8 +235,8 @@ def _time_before_weights(pp: int, micro_batches: int, turning: TurningStages, i:
     """
     latest = slowest = 0.0
     own = turning.backward[i]
-    # The first weight gradients follow the input gradients of micro-batch number `stage`, which has
-    # as many micro-batches before it.
+    # The first weight gradients follow the input gradients of micro-batch `stage`, counted from 0.
+    # `due` is how many input gradients the stage does before those.
     due = min(turning.stage[i], micro_batches - 1)
     for later in range(i, len(turning.stage)):
         f = turning.forward[later]

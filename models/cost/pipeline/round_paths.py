@@ -2,7 +2,8 @@
 differ.
 
 A *round* is one chunk of layers on every stage. A *path* is a chain of operations that wait for
-each other, and the longest one is the length of a step (models.cost.pipeline.makespan).
+each other, and the longest one is the length of a step (models.cost.pipeline.makespan). The bubble
+is that of these paths where they are longer than those that stay on one stage.
 """
 
 from __future__ import annotations
@@ -104,10 +105,10 @@ def _amounts_at_step(
     """
     round_, stage = divmod(step, pp)
     # Two passes for every later stage, in whole rounds and the rest of one.
-    ahead, late = divmod(2 * (pp - 1 - stage), pp)
-    early = held[(round_ - 1 + ahead) % rounds * pp + stage, part]
-    later = held[(round_ + ahead) % rounds * pp + stage, part]
-    share = late / pp
+    whole, rest = divmod(2 * (pp - 1 - stage), pp)
+    early = held[(round_ - 1 + whole) % rounds * pp + stage, part]
+    later = held[(round_ + whole) % rounds * pp + stage, part]
+    share = rest / pp
     return (1 - share) * early + share * later, held[(rounds - 1 - round_) * pp + stage, part]
 
 

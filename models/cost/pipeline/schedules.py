@@ -1,4 +1,5 @@
-"""The order of the operations of a pipeline schedule on each stage, and the time of each.
+"""The order of the operations of a pipeline schedule on each stage, and the time of each. Timelines
+show it, and tests hold the closed forms of models.cost.pipeline.bubble against it.
 
 A *chunk* is a run of layers of the model, of which a stage has one or several. Operations are named
 "F" (forward), "B" (whole backward), "I" (input gradients) and "W" (weight gradients).
@@ -96,8 +97,8 @@ def _interleaved(pp: int, m: int, v: int) -> list[list[Block]]:
     backwards = [(i, v - 1 - chunk) for i, chunk in forwards]
     orders: list[list[Block]] = []
     for stage in range(pp):
-        # Forwards before the first backward: a group's on all chunks of the stage but the last, and
-        # two for each later stage.
+        # Forwards before the first pair of a forward and a backward: a group's on all chunks of the
+        # stage but the last, and two for each later stage.
         ahead = min(2 * (pp - stage - 1) + (v - 1) * size, len(forwards))
         first = forwards[:ahead]
         order: list[Block] = [(Operation("F", i, chunk * pp + stage),) for i, chunk in first]
@@ -162,8 +163,9 @@ class _DualPipe:
         self.m = m
         self.stage = stage
         self.half = pp // 2
-        self.from_end = min(stage, pp - 1 - stage)
-        self.mirrored = stage >= self.half  # The nearer end is the last stage's.
+        self.from_end = min(stage, pp - 1 - stage)  # stages between this one and the nearer end
+        self.mirrored = stage >= self.half  # The last stage is at the nearer end.
+        # operations so far: forwards ("F") and backwards ("B") of each way
         self.done = {(kind, way): 0 for kind in "FB" for way in (0, 1)}
         self.apart: list[Operation] = []  # weight gradients that run apart from input gradients
         self.blocks: list[Block] = []
@@ -199,9 +201,10 @@ class _DualPipe:
         return self.blocks
 
     def _drain(self, to_middle: int, up_to_here: int) -> None:
-        """Append the last backwards, `2 * up_to_here` from both ends in turn, then `to_middle` from
+        """Append the last backwards: `2 * up_to_here` from both ends in turn, then `to_middle` from
         the nearer end. The later ones are input gradients alone (`apart`), whose weight gradients
-        come where the stage would wait. The arguments are numbers of stages, as in `order`."""
+        come where the stage would wait. `to_middle` is the number of stages between this one and
+        the middle, and `up_to_here` that from the nearer end up to this one."""
         for k in range(2 * up_to_here):
             way = 1 - k % 2
             self._append(self._backward(way, apart=k >= up_to_here))

@@ -93,10 +93,10 @@ def partition(layers: Layers, shapes: Layouts) -> tuple[Array, StageTables]:
         paths=np.empty((2, rounds), dtype=np.int64),
     )
     tables = StageTables(
-        different=np.zeros(u, dtype=np.int64),
+        distinct_count=np.zeros(u, dtype=np.int64),
         amounts=np.zeros((u, stages, parts)),
         first_alike=np.zeros((u, stages), dtype=np.int64),
-        kind=np.zeros((u, stages), dtype=np.int64),
+        distinct=np.zeros((u, stages), dtype=np.int64),
         stretch_ends=np.zeros((u, stages), dtype=np.int64),
         stretch_end_count=np.zeros(u, dtype=np.int64),
         first=np.zeros((u, stages, parts)),
@@ -151,22 +151,22 @@ def _set_stages(shape: Shape, held: Array, tables: StageTables, i: int) -> None:
     """Write to row i of `tables` the distinct stages of a partition, in the order in which they
     first come; for each stage the number of the distinct stage that it equals; and the stages where
     a stretch of equal ones begins or ends. `held` (chunks, parts) has what each chunk holds."""
-    pp, kind = shape.pp, tables.kind[i]
+    pp, distinct = shape.pp, tables.distinct[i]
     for stage in range(pp):
         # The stage is written behind the distinct ones. It is overwritten by the next stage if it
         # equals one of them.
-        count = tables.different[i]
+        count = tables.distinct_count[i]
         _set_stage(shape, held, stage, tables, i, count)
         for like in range(count + 1):
             if _are_alike(tables, i, like, count):
-                kind[stage] = like
+                distinct[stage] = like
                 break
-        if kind[stage] == count:
+        if distinct[stage] == count:
             tables.first_alike[i, count] = stage
-            tables.different[i] += 1
+            tables.distinct_count[i] += 1
     for stage in range(pp):
-        begins = stage == 0 or kind[stage - 1] != kind[stage]
-        if begins or stage == pp - 1 or kind[stage + 1] != kind[stage]:
+        begins = stage == 0 or distinct[stage - 1] != distinct[stage]
+        if begins or stage == pp - 1 or distinct[stage + 1] != distinct[stage]:
             tables.stretch_ends[i, tables.stretch_end_count[i]] = stage
             tables.stretch_end_count[i] += 1
 

@@ -17,8 +17,8 @@ UNTIED = ("qwen2_5_omni_text", "qwen3_vl_moe_text")
 
 
 def class_defaults(model_type: str) -> Mapping[str, object]:
-    """Returns the values that transformers assumes for keys which a config leaves out. Keys
-    whose default is ambiguous have none."""
+    """Returns the values that transformers assumes for keys which a config leaves out. A key has
+    none where transformers and the code beside the weights differ (`ambiguous`)."""
     remote = data("remote_classes")
     if model_type in remote["defaults"]:
         of_type: Mapping[str, object] = remote["defaults"][model_type]

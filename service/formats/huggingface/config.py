@@ -73,6 +73,7 @@ class Config:
         return self._name_in(self.values, key) is not None
 
     def named(self, name: str) -> Config:
+        """Returns the config with this name for the architecture that is read from it."""
         return replace(self, name=name)
 
     def respell(self, keys: Mapping[str, str]) -> Config:

@@ -1,8 +1,8 @@
 """Reads families with short convolutions (LFM2).
 
-A function with the name of a family rewrites its config into the common keys. One that ends in
-`_kinds` says which layer is of which kind: what it mixes tokens with, attention over all of a
-sequence (FULL), over a window (SLIDING), or a convolution.
+The rows of `families.json` name these functions. One with the name of a family rewrites its config
+into the common keys. One that ends in `_kinds` says which layer is of which kind: what it mixes
+tokens with, attention over all of a sequence (FULL), over a window (SLIDING), or a convolution.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def lfm2_moe_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def lfm3_kinds(cfg: Config) -> Callable[[int], str]:
-    """Returns a function from the index of a layer to its kind. Layers 2, 4, 6 and so on have
-    attention, over the whole sequence and over a window in turn; others are convolutions."""
+    """Returns a function from the index of a layer to its kind. Those at index 2, 4, 6 and so
+    on have attention, full and within a window in turn; the others are convolutions."""
     turn = (SLIDING, CONVOLUTION, FULL, CONVOLUTION)
     return lambda index: turn[index % 4] if index else CONVOLUTION
 

@@ -1,7 +1,8 @@
 """Reads dense families, as far as their configs differ from Llama's.
 
-A function with the name of a family rewrites its config into the keys that most families use. The
-*kind* of a layer says whether its attention sees all of a sequence (FULL) or a window (SLIDING).
+The rows of `families.json` name these functions. One with the name of a family rewrites its config
+into the keys that most families use. The *kind* of a layer says whether its attention sees all of a
+sequence (FULL) or a window (SLIDING).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Reads details of a model that change neither time nor memory, but that a framework must know,
-such as the epsilon of norms and the base of rotary positions."""
+"""Reads details of a model that change neither time nor memory, but that the launches which the
+service writes must state, such as the epsilon of norms and the base of rotary positions."""
 
 from __future__ import annotations
 

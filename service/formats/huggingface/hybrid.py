@@ -1,8 +1,9 @@
 """Reads families with recurrences, or with attention over chosen or pooled keys.
 
-A function with the name of a family rewrites its config into the common keys, and one that ends in
-`_kinds` says which layer is of which kind: FULL or SLIDING attention, or a recurrence (LINEAR). An
-*indexer* chooses the keys of sparse attention; a *pooled* key stands for those of several tokens.
+The rows of `families.json` name these functions. One with the name of a family rewrites its config
+into the common keys, and one that ends in `_kinds` says which layer is of which kind: FULL or
+SLIDING attention, or a recurrence (LINEAR). An *indexer* chooses the keys of sparse attention; a
+*pooled* key stands for those of several tokens.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ def olmo_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def minimax_kinds(cfg: Config) -> Callable[[int], str]:
-    """Returns a function from the index of a layer to its kind. `attn_type_list` has 1 for
-    attention, in files beside MiniMax's own code; without it every second layer has attention,
-    from the first on."""
+    """Returns a function from the index of a layer to its kind. `attn_type_list`, which files for
+    MiniMax's own code have, is 1 where a layer has attention. Without it every second layer has
+    attention, from the first on."""
     attention = cfg.switches("attn_type_list", num_layers(cfg))
     if attention:
         return lambda index: FULL if attention[index] else LINEAR
@@ -114,11 +115,11 @@ def nemotron_h(cfg: Config) -> Config:
     if isinstance(kinds, (str, list)) and not cfg.is_written("num_hidden_layers"):
         cfg = cfg.with_value("num_hidden_layers", len(kinds))
     if key != "layer_types":
-        cfg = cfg.with_value("layer_types", _spelled_out(cfg, key))
+        cfg = cfg.with_value("layer_types", _kinds_from_letters(cfg, key))
     return _untied(cfg.with_value("mamba_proj_bias", cfg.flag("use_bias")))
 
 
-def _spelled_out(cfg: Config, key: str) -> list[str]:
+def _kinds_from_letters(cfg: Config, key: str) -> list[str]:
     """Returns the kinds of layers that stand as letters under the key, one letter for each
     layer. Raises Invalid for other letters or another length."""
     pattern = cfg.word(key)
@@ -207,8 +208,8 @@ def kimi_experts(cfg: Config) -> Moe:
 
 
 def bailing(cfg: Config) -> Config:
-    """Returns the config with the sizes of delta attention, which has as many heads, of the same
-    size, as attention."""
+    """Returns the config of a hybrid Bailing model with the sizes of its delta attention, which has
+    as many heads, of the same size, as its attention."""
     cfg = cfg.with_value("linear_head_dim", cfg.size("head_dim"))
     cfg = cfg.with_value("linear_num_heads", cfg.size("num_attention_heads"))
     cfg = cfg.with_value("linear_conv_kernel_dim", cfg.size("short_conv_kernel_size"))
@@ -271,6 +272,7 @@ def deepseek_v4(cfg: Config) -> Config:
     if not set(cfg.words("mlp_layer_types", count)) <= {"hash_moe", "moe"}:
         raise cfg.invalid("mlp_layer_types", "must be made of hash_moe and moe")
     cfg = cfg.with_value("mlp_layer_types", None)
+    # By kind of layer: compressed sparse attention (csa), heavily compressed attention (hca).
     cfg = cfg.assuming(compress_rate_csa=4, compress_rate_hca=128)
     if cfg.get("compress_rates") is None:
         return cfg

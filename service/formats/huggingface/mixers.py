@@ -1,8 +1,9 @@
 """Mixers of tokens that only some families have: recurrences, and attention over chosen or pooled
 keys.
 
-A *part* is a function that reads a mixer, or a layer with it, from a config. An *indexer* chooses
-the keys of sparse attention; a *pooled* key stands for those of several tokens.
+A *part*, or reader, is a function that reads a mixer, or a layer with it, from a config. The rows
+of `families.json` name the functions of this file, which are parts or return one. An *indexer*
+chooses the keys of sparse attention; a *pooled* key stands for those of several tokens.
 """
 
 from __future__ import annotations
@@ -210,7 +211,7 @@ def chosen_blocks(part: AttentionPart) -> LayerPart:
             head_dim=dim,
             top_k=cfg.size("index_topk_blocks") * cfg.size("index_block_size"),
             weighs_heads=False,
-            norm_parameters=2 * dim,
+            norm_parameters=2 * dim,  # a norm of its queries, and one of its keys
         )
         return Layer(attention=replace(part(cfg, FULL), indexer=indexer))
 

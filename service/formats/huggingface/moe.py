@@ -1,8 +1,8 @@
 """Reads families with experts.
 
-A function with the name of a family rewrites its config into the common keys. One that ends in
-`_kinds` says which layer is of which kind: what it mixes tokens with, such as FULL or SLIDING
-attention. One that ends in `_sparse` says which layers have experts.
+The rows of `families.json` name these functions. One with the name of a family rewrites its config
+into the common keys. One that ends in `_kinds` says which layer is of which kind: what it mixes
+tokens with, such as FULL or SLIDING attention. One that ends in `_sparse` says which have experts.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def llama4_kinds(cfg: Config) -> Callable[[int], str]:
     if cfg.size_or_none("attention_chunk_size") is None:
         return lambda _: FULL
     period = cfg.size("no_rope_layer_interval", 4)
+    # In spite of its name, this list has 1 for layers with rotary positions.
     rotary = cfg.switches("no_rope_layers", num_layers(cfg))
     return lambda index: CHUNKED if (rotary[index] if rotary else (index + 1) % period) else FULL
 

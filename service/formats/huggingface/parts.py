@@ -1,8 +1,8 @@
 """Reads the parts of a layer from a config: attention, MLPs and experts.
 
-A *part* is a function that reads a part of a layer from a config. A function here that has the name
-of a part, such as `heads`, takes what is peculiar to a family and returns such a function. A
-`Switch` is true, false, or the key of the config that says so.
+A *part*, or reader, is a function that reads a part of a layer from a config. A function with the
+name of a part, such as `heads`, takes what is peculiar to a family and returns its reader; the rows
+of `families.json` call it. A `Switch` is true, false, or the key of the config that says so.
 """
 
 from __future__ import annotations
@@ -188,11 +188,12 @@ def _groups(cfg: Config, num_experts: int, per_token: int) -> tuple[int, int]:
     experts are chosen; (1, 1) without groups. Raises Invalid for impossible numbers."""
     if cfg.null("n_group") or cfg.null("topk_group"):
         return 1, 1
-    groups = cfg.size("n_group", 1)
-    top_k = cfg.size("topk_group", 1)
-    if num_experts % groups:
+    num_groups = cfg.size("n_group", 1)
+    groups_per_token = cfg.size("topk_group", 1)
+    if num_experts % num_groups:
         raise cfg.invalid("n_group", f"must divide {num_experts} experts")
-    if top_k > groups or per_token > top_k * (num_experts // groups):
-        rule = f"must be of n_group = {groups} groups that hold {per_token} experts"
+    experts_in_reach = groups_per_token * (num_experts // num_groups)
+    if groups_per_token > num_groups or per_token > experts_in_reach:
+        rule = f"must be of n_group = {num_groups} groups that hold {per_token} experts"
         raise cfg.invalid("topk_group", rule)
-    return groups, top_k
+    return num_groups, groups_per_token

@@ -3,7 +3,8 @@
 The *kind* of a layer is what it mixes tokens with: attention over all of a sequence (FULL), over a
 window (SLIDING) or within a chunk (CHUNKED), or a recurrence (LINEAR). A *sparse* layer has
 experts. A *reader* takes a config and returns a function from the index of a layer to its kind, or
-to whether it has experts.
+to whether it has experts. The rows of `families.json` name the readers here, or the functions that
+make one.
 """
 
 from __future__ import annotations
@@ -92,9 +93,9 @@ def windows_from_layer(cfg: Config) -> Callable[[int], str]:
 
 
 def stated_windows(cfg: Config) -> Callable[[int], str]:
-    """Returns a function from the index of a layer to its kind, which is full attention. Raises
-    Invalid unless windows are switched off: layer_types must then say where they are, because
-    transformers changed its rule for these families."""
+    """Returns a function from the index of a layer to its kind, for a config without layer_types:
+    full attention everywhere. Raises Invalid where windows are on, because transformers has
+    changed its rule for which layers of these families have them."""
     if _has_windows(cfg):
         raise cfg.missing("layer_types")
     return all_full(cfg)

@@ -1,8 +1,9 @@
 """Reads families whose attention layers of one kind have other heads than those of another. The
 *kind* is FULL for attention over all of a sequence, and SLIDING for attention over a window.
 
-A function with the name of a family rewrites its config into the common keys. One that ends in
-`_kinds` says which layer is of which kind, and one that ends in `_sparse` which have experts.
+The rows of `families.json` name these functions. One with the name of a family rewrites its config
+into the common keys. One that ends in `_kinds` says which layer is of which kind, and one that ends
+in `_sparse` which have experts.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _GEMMA4_UNDESCRIBED = {
 
 
 def mimo_v2(cfg: Config) -> Config:
-    """Returns the config. Older files repeat sizes for windowed layers, which are read once for
-    all. Raises Invalid where a repeated size differs."""
+    """Returns the config as it is. Older files give the sizes of heads a second time, for windowed
+    layers. These are not read, and Invalid is raised where one differs."""
     for key in ("swa_num_attention_heads", "swa_head_dim", "swa_v_head_dim"):
         common = key.removeprefix("swa_")
         if cfg.get(key) is not None and cfg.size(key) != cfg.size(common):
@@ -126,9 +127,9 @@ def gemma4_norms(cfg: Config) -> Norms:
 
 
 def step(cfg: Config) -> Config:
-    """Returns the config with lists cut to the model's layers, and with the heads of windowed
-    layers as a key. Files from before transformers 5 have lists that go on with multi-token
-    prediction, and these heads in an object."""
+    """Returns the config of Step 3.5 with lists cut to the model's layers, and with the number of
+    heads of windowed layers as a key of its own. Files from before transformers 5 have lists that
+    go on with multi-token prediction, and that number in an object."""
     count = num_layers(cfg)
     for key in ("layer_types", "mlp_layer_types"):
         value = cfg.get(key)

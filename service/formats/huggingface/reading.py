@@ -97,7 +97,8 @@ def family(config: Mapping[str, object]) -> str:
 
 
 def is_quantized(config: Mapping[str, object]) -> bool:
-    """Returns True where the config describes weights that are quantized, for inference."""
+    """Returns True where the config describes quantized weights. They are for inference, and an
+    answer says that they have no effect on the training."""
     towers = (config.get(key) for key in _TEXT_TOWERS)
     return any(
         tower.get("quantization_config") is not None
@@ -125,6 +126,7 @@ def _text_tower_at(config: Mapping[str, object], path: str) -> Config:
     to that object, with a dot at the end: "thinker_config."."""
     model_type = _model_type(config, path)
     if model_type in FAMILIES:
+        # With a path this is a text tower, whose file leaves out sizes that equal the default.
         absent = class_defaults(model_type) if path else defaults_without_sizes(model_type)
         return Config(config, model_type, absent=absent, path=path)
     key = _tower_key(config)
@@ -135,7 +137,7 @@ def _text_tower_at(config: Mapping[str, object], path: str) -> Config:
         # Older files have the fields of the text tower beside the object of the vision tower.
         text_fields = {name: value for name, value in config.items() if name != "vision_config"}
         return _text_tower_at({**text_fields, "model_type": text_type}, path)
-    key = key or _TEXT_TOWERS[0]
+    key = key or _TEXT_TOWERS[0]  # without any, the error is about the usual key
     whole = Config(config, model_type, path=path)
     tower = dict(whole.inner(key).values)
     if text_type and tower.get("model_type") is None:

@@ -29,9 +29,9 @@ class Tower:
     def encoder(
         self, tokens_per_sequence: int, tokens_per_image: int | None, **trained: bool
     ) -> Encoder:
-        """Returns the encoder for a workload. An image has `tokens_per_image` tokens, or else as
-        many as all images of this model have, or else all image tokens of a sequence. `trained` has
-        the fields of Encoder that say which of its parts are trained."""
+        """Returns the encoder for a workload. An image has `tokens_per_image` tokens, or else the
+        number that the model fixes for every image, or else all image tokens of a sequence.
+        `trained` has the fields of Encoder that say which of its parts are trained."""
         return Encoder(
             hidden_size=self.hidden_size,
             layers=self.layers,

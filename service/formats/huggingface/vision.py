@@ -140,13 +140,14 @@ def _qwen3_5(whole: Config, vision: Config, text_hidden: int) -> Tower:
 
 
 def _qwen3_vl(whole: Config, vision: Config, text_hidden: int) -> Tower:
-    """Returns the encoder of Qwen3-VL. The outputs of some inner layers are projected beside the
-    last one's (DeepStack)."""
+    """Returns the encoder of Qwen3-VL. The outputs of some inner layers, the taps, are projected
+    beside the last one's (DeepStack)."""
     plain = _qwen3_5(whole, vision, text_hidden)
     taps = len(vision.indices("deepstack_visual_indexes", len(plain.layers)))
     last = plain.projector
     merged = plain.patches_per_token * plain.hidden_size
-    # A projector of an inner layer has its norm behind the merge, over wider vectors.
+    # A projector of a tap has its norm behind the merge, where vectors are wider: it has the
+    # vectors of the last layer's, with this norm (weight and bias) in place of the narrow one.
     vectors = last.vectors - 2 * plain.hidden_size + 2 * merged
     projector = Projector(
         matrices=last.matrices * (1 + taps), vectors=last.vectors + vectors * taps
@@ -246,7 +247,7 @@ def _kimi(whole: Config, vision: Config, text_hidden: int) -> Tower:
     height, width = _pair_of_sizes(vision, "merge_kernel_size")
     merged = height * width
     positions = vision.size("pos_emb_height") * vision.size("pos_emb_width") * hidden
-    normed = whole.size("projection_hidden_size", vision.size("mm_hidden_size", hidden))
+    norm_width = whole.size("projection_hidden_size", vision.size("mm_hidden_size", hidden))
     return Tower(
         hidden_size=hidden,
         layers=equal_layers(vision),
@@ -254,7 +255,7 @@ def _kimi(whole: Config, vision: Config, text_hidden: int) -> Tower:
         patch_elements=3 * side_of(vision, "patch_size") ** 2,
         # The bias of the patches, positions, and a norm with a bias.
         other_parameters=hidden + positions + 2 * hidden,
-        projector=projector_of(merged * hidden, merged * hidden, text_hidden, norm=2 * normed),
+        projector=projector_of(merged * hidden, merged * hidden, text_hidden, norm=2 * norm_width),
     )
 
 
@@ -315,7 +316,7 @@ def _mistral3(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the Pixtral encoder of Mistral 3, whose projector merges neighbouring patches."""
     hidden = vision.size("hidden_size")
     merged = whole.size("spatial_merge_size", 2) ** 2
-    after = projector_of(
+    behind_merger = projector_of(
         _num_feature_layers(whole) * hidden,
         text_hidden,
         text_hidden,
@@ -323,7 +324,8 @@ def _mistral3(whole: Config, vision: Config, text_hidden: int) -> Tower:
         norm=hidden,
     )
     merger = ((merged * hidden, hidden),)
-    projector = Projector(matrices=merger + after.matrices, vectors=after.vectors)
+    matrices = merger + behind_merger.matrices
+    projector = Projector(matrices=matrices, vectors=behind_merger.vectors)
     return _pixtral(vision, merged=merged, projector=projector)
 
 

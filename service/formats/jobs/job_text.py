@@ -1,5 +1,6 @@
 """A job that an object describes, such as a Kubernetes Job, as the text of a shell that starts it.
-Its *header* is the machines that it asks for, as the options of Slurm that would ask for them."""
+Its *header* is the machines that it asks for, as the options of Slurm that would ask for them: they
+are then read like those of a batch script."""
 
 from __future__ import annotations
 
@@ -59,11 +60,16 @@ def _text(value: Any) -> str:
 
 
 def slurm_header(
-    name: str, *, nodes: int | None, gpus: int | None, chip: str | None, written: Mapping[str, str]
+    name: str,
+    *,
+    nodes: int | None,
+    gpus: int | None,
+    chip: str | None,
+    as_written: Mapping[str, str],
 ) -> Header | None:
     """Returns the machines that a job asks for, in the words of Slurm; None where it does not
-    say. `written` has, for each option, how the job's object writes it."""
+    say. `as_written` has, for each option, how the job's object writes it, for messages."""
     options = {"nodes": str(nodes)} if nodes else {}
     if gpus:
         options["gpus-per-node"] = f"{chip}:{gpus}" if chip else str(gpus)
-    return Header(name=name, options=options, as_written=written) if options else None
+    return Header(name=name, options=options, as_written=as_written) if options else None

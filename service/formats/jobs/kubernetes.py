@@ -74,7 +74,8 @@ def _job_of_object(document: Mapping[str, Any]) -> JobText | None:
     pods = [*_pods_inside(spec, count=1, depth=0)][:_MOST_PODS]
     working = [pod for pod in pods if _gpus_of_pod(pod.spec)] or pods
     entrypoint = spec.get("entrypoint")  # of a RayJob
-    # Pods with accelerators come first; mpirun is started by one without.
+    # Pods with accelerators come first. Those of an MPIJob may have no command: its launcher, a
+    # pod without accelerators, starts mpirun.
     for pod in (*working, *pods):
         for container in as_list(pod.spec.get("containers")):
             text = str(entrypoint) if entrypoint else _command_line(as_mapping(container))
@@ -95,9 +96,9 @@ def _job_of_train_job(trainer: Mapping[str, Any]) -> JobText | None:
     text = _command_line(trainer)
     if not text:
         return None
-    written = {"nodes": f"numNodes: {nodes}", "gpus-per-node": f"resourcesPerNode: {gpus}"}
+    as_written = {"nodes": f"numNodes: {nodes}", "gpus-per-node": f"resourcesPerNode: {gpus}"}
     trainer_header = slurm_header(
-        "TrainJob", nodes=nodes, gpus=gpus or per_node, chip=None, written=written
+        "TrainJob", nodes=nodes, gpus=gpus or per_node, chip=None, as_written=as_written
     )
     return JobText(text=text, environment=environment_of(trainer.get("env")), header=trainer_header)
 
@@ -161,11 +162,11 @@ def _header_of_pods(pods: Sequence[_Pod]) -> Header | None:
     chips = [str(label[name]) for label in labels for name in _CHIP_LABELS if name in label]
     # The first label stands for all. "NVIDIA-H100-80GB-HBM3" -> "H100-80GB-HBM3"
     chip = re.sub(r"^(?:NVIDIA-|nvidia-)", "", chips[0]) if chips else None
-    written = {
+    as_written = {
         "nodes": f"{nodes} pods",
         "gpus-per-node": f"{gpus} accelerators in resources.limits",
     }
-    return slurm_header("Kubernetes", nodes=nodes, gpus=gpus, chip=chip, written=written)
+    return slurm_header("Kubernetes", nodes=nodes, gpus=gpus, chip=chip, as_written=as_written)
 
 
 def _command_line(container: Mapping[str, Any]) -> str:

@@ -38,14 +38,14 @@ def job_of(document: Mapping[str, Any]) -> JobText:
     set_by_sky = {"SKYPILOT_NUM_NODES": str(nodes)}
     if gpus:
         set_by_sky["SKYPILOT_NUM_GPUS_PER_NODE"] = str(gpus)
-    written = {
+    as_written = {
         "nodes": f"num_nodes: {nodes}",
         "gpus-per-node": f"accelerators: {chip}:{gpus}",
     }
     return JobText(
         text=str(document["run"]),
         environment={**set_by_sky, **environment_of(document.get("envs"))},
-        header=slurm_header("SkyPilot", nodes=nodes, gpus=gpus, chip=chip, written=written),
+        header=slurm_header("SkyPilot", nodes=nodes, gpus=gpus, chip=chip, as_written=as_written),
         files={
             str(name): str(text)
             for name, text in as_mapping(document.get("file_mounts")).items()
@@ -68,18 +68,19 @@ def _job_of_dstack_task(document: Mapping[str, Any]) -> JobText:
     # `env` is a list of NAME=VALUE or a mapping; `environment_of` reads the mapping.
     pairs = [str(assignment).partition("=") for assignment in as_list(document.get("env"))]
     assigned = {name: value for name, equals, value in pairs if equals}
-    counts = {"DSTACK_NODES_NUM": str(nodes)}
+    set_by_dstack = {"DSTACK_NODES_NUM": str(nodes)}
     if gpus:
-        counts |= {"DSTACK_GPUS_PER_NODE": str(gpus), "DSTACK_GPUS_NUM": str(gpus * nodes)}
+        set_by_dstack["DSTACK_GPUS_PER_NODE"] = str(gpus)
+        set_by_dstack["DSTACK_GPUS_NUM"] = str(gpus * nodes)
     return JobText(
         text="\n".join(map(str, document["commands"])),
-        environment={**counts, **environment_of(document.get("env")), **assigned},
+        environment={**set_by_dstack, **environment_of(document.get("env")), **assigned},
         header=slurm_header(
             "dstack",
             nodes=nodes,
             gpus=gpus,
             chip=chip,
-            written={"nodes": f"nodes: {nodes}", "gpus-per-node": f"gpu: {chip}:{gpus}"},
+            as_written={"nodes": f"nodes: {nodes}", "gpus-per-node": f"gpu: {chip}:{gpus}"},
         ),
     )
 

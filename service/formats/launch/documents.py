@@ -1,8 +1,8 @@
 """Documents of settings in JSON or YAML, as dotted names and back. A *reservation* says that a
 setting, or a file of settings that was not sent, is not taken into account.
 
-YAML is read with the safe loader of PyYAML; aliases are followed up to a number of values, for
-with them a short text makes a value that is endless to walk through.
+YAML is read with the safe loader of PyYAML. Texts come from anybody, and a short one with aliases
+(*name) can stand for endlessly many values: these are counted, and refused beyond a limit.
 """
 
 from __future__ import annotations

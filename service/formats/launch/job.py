@@ -1,5 +1,5 @@
 """A launch configuration has two parts, whatever the framework: the job that it starts, and the
-configuration itself.
+configuration itself. A LaunchReading is the way back: what a launch text asks for, as a request.
 
 A *stop* is a setting at which the framework itself refuses to start. A *reservation* is a setting
 that is not understood and could change the answer. A *knob* is a field of a layout.

@@ -27,8 +27,8 @@ _SCHEDULE_OF_CHUNKS = ("megatron", "megatron-bridge")
 
 
 def alternatives_in_settings(format_: str, knob: str, values: Sequence[Any]) -> str | None:
-    """Returns alternative values of a field of the layout, or of the global batch, as one
-    setting of the format: "--tensor-model-parallel-size 1 or 2". None where no single setting
+    """Returns alternative values of a field of the layout, or of the global batch, as advice in
+    one setting of the format: "--tensor-model-parallel-size 1 or 2". None where no single setting
     expresses them."""
     setting = KNOB_SETTINGS[format_].get(knob)
     if setting is None:

@@ -26,11 +26,11 @@ class Machines:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Machines:
-        """Returns the machines of a cluster, all with equally many devices. Tori, and racks with
-        more chips than MOST_IN_MACHINE, count as trays."""
+        """Returns the machines of a cluster, all with equally many devices. A torus, or a rack with
+        more chips than MOST_IN_MACHINE, is divided into its trays."""
         domain = cluster.scale_up_domain_chips
-        # `machine_chips` is the size of a machine, and `domain_chips` of those the chips that the
-        # job has together in one scale-up domain.
+        # `machine_chips` is the size of a machine. `domain_chips` are the chips of a machine that
+        # lie in one scale-up domain, which may be smaller.
         machine_chips = cluster.fabric.levels[0].size if cluster.fabric.levels else None
         machine_chips = machine_chips or domain
         domain_chips = min(machine_chips, domain)

@@ -1,5 +1,6 @@
 """Recognises the format of a launch text by the program that it starts, or else by the names of its
-settings. A *format* is one framework's way of being told what to run."""
+settings, so that a request need not name it. A *format* is one framework's way of being told what
+to run."""
 
 from __future__ import annotations
 
@@ -93,10 +94,12 @@ _FEWEST_NAMES = 2
 
 
 def other_format(format_: str, text: str) -> str | None:
-    """Returns another format, to which more than twice as many names of settings in the text
-    belong as to `format_`. None where the text may be of `format_`, or of no known format."""
+    """Returns the format that a text seems to have in place of the requested `format_`: more than
+    twice as many names of settings in the text belong to it. Returns None where the text may be of
+    `format_`, or is of no known format."""
     names = _setting_names_in(text)
     matches = _counts_by_format(names)
+    # Tools around the Trainer may be sent under either of its formats: their reader knows them.
     if format_ in _READ_BY_TRAINER and (_TOOL.search(text) or names & _MARKS_OF_TRAINER):
         return None
     if _FLAG.search(text) and not _ACCELERATE.search(text):
@@ -146,9 +149,9 @@ def recognized(text: str, files: LaunchFiles) -> Recognized | None:
 
 
 def program_without_training(text: str, files: LaunchFiles) -> tuple[str, str] | None:
-    """Returns the program of a command that does not seem to train anything, and the reason;
-    None where it may be a launch. A shell script without arguments says nothing unless its text
-    was sent."""
+    """Returns the program of a command that does not seem to train anything, such as `ls`, and the
+    reason: such a text is refused, whatever format is requested. Returns None where it may be a
+    launch. A shell script without arguments says nothing unless its text was sent."""
     command = _command_in(text, files)
     program = None if command is None else command.program
     if command is None or program is None:
@@ -176,8 +179,8 @@ def program_without_training(text: str, files: LaunchFiles) -> tuple[str, str] |
 
 def job_without_training(text: str, files: LaunchFiles) -> tuple[str, str] | None:
     """Returns the command of a job script that starts no known training program, and the reason
-    why it is not taken for a launch. Returns None where it may be one, and for bare arguments,
-    which name no program."""
+    why it is not taken for a launch. This is asked where no format was recognised. Returns None
+    where the script may be a launch, and for bare arguments, which name no program."""
     command = _command_in(text, files)
     if command is None:
         return None
@@ -221,6 +224,7 @@ def _command_in(text: str, files: LaunchFiles) -> Command | None:
 def _setting_names_in(text: str) -> set[str]:
     """Returns the names of settings in a text of any format, with underscores for dashes."""
     text = _COMMENT.sub(r"\1", text)
+    # Only TOML needs its parser: a name is written in parts there, its section on another line.
     with suppress(Invalid):
         return {*read_toml(text)}
     matches = (pattern.findall(text) for pattern in (_FLAG, _PAIR, _KEY, _DUMPED))

@@ -1,8 +1,9 @@
 """A launch configuration as a text: a shell script, YAML or Python.
 
 A *placeholder* is a setting that the caller must fill in, such as the data path. In a script it is
-a shell variable. `LaunchFormat.words` is None for formats whose settings are a document, which the
-script writes into a file, and not arguments.
+a shell variable. A *token*, :::LR:::, stands for the variable LR while a text is quoted for the
+shell. `LaunchFormat.words` is None for formats whose settings are a document, which the script
+writes into a file, and not arguments.
 """
 
 from __future__ import annotations
@@ -358,28 +359,29 @@ def _launcher_words(format_: LaunchFormat, configuration: LaunchConfiguration) -
     devices = configuration.slurm.get("gpus-per-node", 1)
     config = f'--config_file "{_CONFIG_PATH}"' if format_.starter == "accelerate" else ""
     if nodes == 1:
-        alone = {
+        on_one_node = {
             "python": "python3",
             "accelerate": f"accelerate launch {config}",
             "torchrun": f"torchrun --standalone --nproc-per-node={devices}",
         }
-        return [alone[format_.starter]]
+        return [on_one_node[format_.starter]]
     rank = '"${SLURM_PROCID}"'
-    place = '"${MASTER_ADDR}"'
-    together = {
+    address = '"${MASTER_ADDR}"'
+    on_each_node = {
         "python": f"NODE_RANK={rank} exec python3",
         "accelerate": (
             f"exec accelerate launch {config} --machine_rank {rank}"
-            f" --main_process_ip {place} --main_process_port {_PORT}"
+            f" --main_process_ip {address} --main_process_port {_PORT}"
         ),
         "torchrun": (
             f"exec torchrun --nnodes={nodes} --nproc-per-node={devices} --node-rank={rank}"
-            f" --master-addr={place} --master-port={_PORT}"
+            f" --master-addr={address} --master-port={_PORT}"
         ),
     }
+    # Ranks on named nodes follow the order of the file in SLURM_HOSTFILE.
     ordered = [f"--ntasks={nodes}", "--distribution=arbitrary"]
     options = ["--cpu-bind=none", *(ordered if "nodelist" in configuration.slurm else [])]
-    inner = f'{together[format_.starter]} "$@"'
+    inner = f'{on_each_node[format_.starter]} "$@"'
     # The word behind the text of bash -c is its $0; the program and its arguments are its "$@".
     return ["srun", *options, f"bash -c '{inner}'", format_.starter]
 

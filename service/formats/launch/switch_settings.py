@@ -36,9 +36,9 @@ def switch_fields(
 def set_switches(
     settings: Mapping[str, Any], stack_id: str, release: str, layout: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the fields of a stack that the settings of a launch set, and the release's
-    defaults for its other switches. Settings that are no switches are ignored. Raises Invalid
-    for an unknown value."""
+    """Returns the fields of a stack that switches among all settings of a launch set, and the
+    release's defaults for its other switches. `layout` decides which switches mean something.
+    Raises Invalid for an unknown value."""
     names = [name for switch in switches_of(catalogue.stack(stack_id)) for name in switch.arguments]
     switches = {
         name: _with_word_no(settings[name], name, stack_id)

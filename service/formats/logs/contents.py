@@ -51,6 +51,7 @@ class LogContents:
     """The arguments of a log without a reading, if it prints them."""
     tells_crash: bool
     tells_out_of_memory: bool
+    """A message says so, whether or not steps follow it."""
     ends_out_of_memory: bool
     """A message says that the run ran out of memory, and no step follows it. Steps behind it would
     be of a retry, which shows that the layout fits."""
@@ -113,8 +114,8 @@ def read_contents(text: str, framework: str | None, global_batch: int | None) ->
 
 
 def _ends_with(message: re.Pattern[str], text: str, framework: str | None = None) -> bool:
-    """Returns True where a log has this message, and no usable step of the framework (of any, for
-    None) follows its last occurrence."""
+    """Returns True where a run ended with this message: a log has it, and no usable step of the
+    framework (of any, for None) follows its last occurrence, as one would after a restart."""
     if message.search(text) is None:
         return False
     try:
@@ -125,6 +126,7 @@ def _ends_with(message: re.Pattern[str], text: str, framework: str | None = None
 
 
 def masked_unless_clean(log: str) -> str | None:
-    """Returns the log with its secrets masked; None where it has no secrets."""
+    """Returns the log with its secrets masked; None where it has none, so that a caller in
+    another process need not be sent the same text back."""
     masked = mask_secrets(log)
     return None if masked == log else masked

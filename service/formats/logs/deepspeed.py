@@ -37,6 +37,7 @@ def find(log: Log) -> Findings:
     """Returns the steps of a log in the most exact of DeepSpeed's three forms that it has."""
     for read in (_pipeline_steps, _throughput_steps, _breakdown_steps):
         findings = read(log)
+        # Unread lines of a form are told, rather than a less exact form read in its place.
         if findings.history.count or findings.unread:
             return findings
     return Findings()

@@ -126,7 +126,7 @@ class Log:
         if width not in _TERMINAL_COLUMNS:
             return None
         joined: list[str] = []
-        first_pieces: list[int] = []
+        first_pieces: list[int] = []  # the number in the file where each joined line begins
         pieces = 1
         last_piece = 0
         for number, raw in enumerate(self._lines, 1):
@@ -211,6 +211,7 @@ def parse_timestamp(text: str) -> datetime | None:
     """Returns the last date with a time of day in a text, to the second, with its time zone
     where it has one: 2024-05-01 12:34:56 of "[2024-05-01 12:34:56,789] step 7". None where there
     is none."""
+    # 2024-05-01 12:34:56 or 2024/05/01 12:34:56; in a text without these also 05/01/2024 12:34:56.
     timestamps = [
         f"{match[1]}-{match[3]}-{match[4]}T{match[5]}{match[6] or ''}"
         for match in _YEAR_FIRST.finditer(text)
@@ -242,8 +243,8 @@ def positive_number(match: re.Match[str] | None) -> float | None:
 
 
 def is_printed_in_full(text: str, after: str) -> bool:
-    """Returns True where a printed number, `text`, has all digits in front of its decimal point,
-    which the end of a log may cut off: it has decimals, is no digits (nan), or text follows it."""
+    """Returns True where the end of a log cannot have cut off digits in front of the decimal
+    point of a printed number, `text`: it has decimals, text follows it, or it is nan or inf."""
     return "." in text.rstrip(".") or bool(after) or not text[-1].isdigit()
 
 

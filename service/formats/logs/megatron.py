@@ -76,6 +76,7 @@ def _find_memory_in_steps(log: Log, findings: Findings) -> None:
     PyTorch has reserved, in GiB; Primus what is in use on the device, in units of 2**30 bytes;
     ROCm's Megatron-LM the share of the device's memory that is in use."""
     findings.find_peaks(log, _SWIFT_MEMORY, _PLAIN_NUMBER, "reserved")
+    # There is no kind for what is in use on the device; what is reserved is nearest to it.
     findings.find_peaks(log, _DEVICE_MEMORY, _GIB_USED, "reserved")
     for _, _, after in log.around(_SHARE):
         if share := _PLAIN_NUMBER.match(after):
@@ -94,7 +95,7 @@ def arguments(log: Log) -> Mapping[str, str]:
     for line in log.section(_DUMP_START, _DUMP_END):
         match = _ARGUMENT.search(line.text[:_LINE_REACH])
         if match and (match.group(1) in values or len(values) < _MAX_ARGUMENTS):
-            value = _NEOX_ORIGIN.sub("", match.group(2).strip())
+            value = _NEOX_ORIGIN.sub("", match.group(2).strip())  # 2 of "2 ......default"
             values[match.group(1)] = printable(value.strip())
     if values and values.get("padded_vocab_size", "None") == "None":
         for line in log.lines(_VOCABULARY):

@@ -80,7 +80,7 @@ def _read(line: Line, before: str, after: str, prints: _Prints, findings: Findin
     """Adds a printed step time to the steps of its form, such as the bar of "Epoch 0: 3/50
     [00:12<03:10, reduced_train_loss=9.8, train_step_timing in s=4.68]". Notes that a line could
     not be read."""
-    if values := _LIST.match(after):
+    if values := _LIST.match(after):  # the times of all steps, at the end of the run
         prints.summary = prints.summary or _listed_steps(values)
         return
     value = _VALUE.match(after)

@@ -166,10 +166,10 @@ def read_arguments(text: str, framework: str | None = None) -> RunArguments | No
 
 
 def _find_steps(log: Log, framework: str | None) -> tuple[Log, _FindingsByFramework]:
-    """Returns the findings of each framework, and the log that they are from. If a terminal seems
-    to have wrapped the lines of the log, and joined lines read at least as well, it is the log
-    with lines joined. Joining is tried even where every piece can be read, because a piece may
-    end within a number."""
+    """Returns the findings of each framework, and the log that they are from: `log`, or a log in
+    which lines are joined that a terminal seems to have wrapped, if that reads at least as well.
+    Joining is tried even where every piece can be read, because a piece may end within a
+    number."""
     best = log
     findings = _findings(log, framework)
     for every_full_line in (False, True):
@@ -177,7 +177,7 @@ def _find_steps(log: Log, framework: str | None) -> tuple[Log, _FindingsByFramew
         if unwrapped is None:
             continue
         joined = _findings(unwrapped, framework)
-        before = _legibility(findings)
+        before = _legibility(findings)  # (steps, minus the unread lines)
         after = _legibility(joined)
         has_more_steps = after[0] > before[0]
         reads_as_well = after > before or (after == before and _is_legible(findings))
@@ -311,6 +311,7 @@ def _reading_of_steps(
         raise Invalid("log", None, f"has {_step_count(name, findings)} and none to use: {why}")
     low, high = np.percentile([step.value for step in selection.used], [10, 90]).tolist()
     regimes = tuple(_regimes(selection.used))
+    # A device runs out by what is reserved, which is more than what is allocated.
     kind: MemoryKind | None = next(
         (kind for kind in ("reserved", "allocated") if kind in findings.peaks), None
     )
@@ -349,7 +350,8 @@ def _typical_value(steps: Sequence[Step], regimes: Sequence[SpeedRegime]) -> flo
     values = [step.value for step in steps]
     if len(regimes) == 1:
         return median(values)
-    # `middle` is the index of the step with the middle value; `ends` are those behind each regime.
+    # `middle` is the index of the step with the middle value. A regime holds the indices below its
+    # end, from the end of the one before.
     middle = sorted(range(len(values)), key=values.__getitem__)[(len(values) - 1) // 2]
     ends = accumulate(regime.steps for regime in regimes)
     return next(regime.value for regime, end in zip(regimes, ends, strict=True) if middle < end)

@@ -39,7 +39,8 @@ def speed_regimes(values: Sequence[float]) -> list[slice]:
 
 
 def _later_regime_starts(points: Array) -> Iterator[int]:
-    """Yields the index at which each regime after the first begins. `points` are logarithms."""
+    """Yields the index at which each regime after the first begins. `points` are logarithms of
+    step times or rates."""
     regime: Array | None = None
     for start, end in pairwise(_segment_bounds(points)):
         segment = points[start:end]
@@ -55,9 +56,9 @@ def _later_regime_starts(points: Array) -> Iterator[int]:
 
 
 def _segment_bounds(points: Array) -> list[int]:
-    """Returns 0, the change points, and the number of points. The test for changes uses ranks
-    and is imprecise, so each change point is moved to where the points on both sides are nearest
-    to their medians."""
+    """Returns the bounds of the segments: 0, the change points, and the number of points. The
+    test for changes uses ranks and is imprecise, so each change point is moved to where the points
+    on both sides are nearest to their medians."""
     bounds = [0, *(change.index for change in level_changes(points)), len(points)]
     for index in range(1, len(bounds) - 1):
         start, cut, end = bounds[index - 1 : index + 2]
@@ -72,7 +73,7 @@ def _segment_bounds(points: Array) -> list[int]:
 
 def _is_steady(segment: Array, num_points: int) -> bool:
     """Returns True where a segment is long, does not drift, and most of its points are near its
-    median. `num_points` is the length of the whole log."""
+    median. Its points are logarithms of step times. `num_points` is the number of the whole run."""
     first_half = segment[: -(-len(segment) // 2)]
     second_half = segment[len(segment) // 2 :]
     log_drift = abs(float(np.median(second_half)) - float(np.median(first_half)))

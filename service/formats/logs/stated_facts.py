@@ -131,7 +131,8 @@ def _plain_facts(text: str) -> Iterator[Statement]:
 
 
 def _devices_of_meshes(text: str) -> Iterator[Statement]:
-    """Yields the number of devices as the product of the degrees of a device mesh."""
+    """Yields the number of devices as the product of the degrees of a device mesh: 32 for
+    "device mesh with ['dp_shard', 'tp'], [8, 4]"."""
     for mark, pattern in _MESHES:
         for start, segment in _segments(text, mark):
             if match := pattern.search(segment):
@@ -196,7 +197,8 @@ def _only_value(text: str, mark: str, pattern: re.Pattern[str]) -> int | None:
 
 def _segments(text: str, mark: str) -> Iterator[tuple[int, str]]:
     """Yields, for each mark in the text, the offset of a stretch around it, and that stretch. It
-    stays within the line. Only the first _MOST_OF_A_MARK marks are looked at."""
+    stays within the line. Only the first _MOST_OF_A_MARK marks are looked at, because ranks repeat
+    each other."""
     position = text.find(mark)
     for _ in range(_MOST_OF_A_MARK):
         if position < 0:

@@ -122,7 +122,7 @@ def _own_verdicts(
             yield "other_batch"
         elif step.is_start or (restarted and index == 0):
             yield "warm_up"
-        else:
+        else:  # a difference of two printed means may even be negative
             yield "too_fast" if step.time <= 0 else None
 
 

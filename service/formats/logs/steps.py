@@ -52,9 +52,9 @@ class Step:
 
     @classmethod
     def printed(cls, line: Line, head: str, *, seconds: float, **fields: Any) -> Step:
-        """Returns the step that a line prints with its time in seconds. It has the rank of the
-        line, the timestamp in `head`, the part of the line in front of the time, and `fields`,
-        its number among them."""
+        """Returns the step that a line prints with its time in seconds. `head` is the part of the
+        line in front of the time, in which a timestamp may stand. `fields` are other fields of the
+        step, its number among them."""
         return cls(
             value=seconds,
             time=seconds,
@@ -85,7 +85,8 @@ class StepHistory:
     def add(self, step: Step) -> None:
         """Adds a step to the last attempt. A step number that goes back begins a new attempt,
         and one that has been seen counts as repeated."""
-        # Ranks print out of step with each other, so only numbers of one rank are compared.
+        # A label names the rank that prints. Ranks print out of step with each other, so a number
+        # is compared only with the last one of its own rank.
         if not self.attempts or step.number < self._last_number.get(step.label, 0):
             self.attempts.append([])
             self._last_number = {}
@@ -97,11 +98,11 @@ class StepHistory:
             self.attempts[-1].append(step)
             self._seen.add(step.number)
 
-    def scale(self, times: float) -> None:
-        """Multiplies the time of every step by `times`: by the samples of a step, where the log
+    def scale(self, factor: float) -> None:
+        """Multiplies the time of every step by a factor: by the samples of a step, where the log
         prints the time of one sample."""
         self.attempts = [
-            [replace(step, value=step.value * times, time=step.time * times) for step in attempt]
+            [replace(step, value=step.value * factor, time=step.time * factor) for step in attempt]
             for attempt in self.attempts
         ]
 

@@ -72,7 +72,7 @@ def question(arguments: Mapping[str, str], optional: Collection[str] = ()) -> Ma
         ("workload", read_workload),
         ("layout", read_layout),
     ):
-        # An optional part that cannot be read is what the request says itself.
+        # The request states an optional part itself, so that one may be unreadable here.
         try:
             refuse_gpt_neox(args)
             fields[part] = read(args)
@@ -128,7 +128,8 @@ def _iterate_stack_fields(args: Arguments) -> Iterator[tuple[str, Any]]:
     at the first argument that cannot be read."""
     if (args.integer("tensor_model_parallel_size") or 1) > 1:
         if not args.boolean("sequence_parallel"):
-            yield "sequence_parallel", [True, False]  # the values that layouts may have
+            # Stacks may offer tp only with it; this run shows that its software goes without.
+            yield "sequence_parallel", [True, False]
         yield from _overlap_field(args, "overlap_tensor")
     if not args.boolean("use_torch_fsdp2"):  # these arguments do not switch FSDP2's own overlap
         yield from _overlap_field(args, "overlap_data")
@@ -206,8 +207,8 @@ def _optimizer(args: Arguments) -> str:
 
 
 def read_layout(args: Arguments) -> dict[str, Any]:
-    """Returns the fields of the layout by a dump. Raises Invalid where a deciding argument is
-    missing."""
+    """Returns the fields of the layout of a run, from its dump. Raises Invalid where a deciding
+    argument is missing."""
     layers = num_layers(args)
     for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size"):
         args.require_any(name, part="layout")
@@ -239,8 +240,8 @@ def read_layout(args: Arguments) -> dict[str, Any]:
 
 
 def data_parallel_axes(args: Arguments, dp: int | None) -> dict[str, int]:
-    """Returns the ZeRO stage and the data-parallel degrees. One of the degrees is left out where
-    `dp`, the number of data-parallel ranks, is not known."""
+    """Returns the ZeRO stage and the data-parallel degrees. Where `dp`, the number of
+    data-parallel ranks, is not known, the degree that follows from it is left out."""
     stage = _zero_stage(args)
     axes = {"zero_stage": stage}
     # States are sharded within an instance of the optimizer, and the instances are replicas.
@@ -292,8 +293,9 @@ def data_parallel_degree(args: Arguments, model_parallel: int) -> int:
 
 
 def _virtual_stages(args: Arguments, layers: int, pp: int) -> int:
-    """Returns the number of chunks of a pipeline stage. Raises Invalid where the dump has none of
-    the arguments that set it, or the layers do not divide over the chunks."""
+    """Returns the number of chunks of a pipeline stage, from a dump; `stages.virtual_stages` reads
+    typed arguments. Raises Invalid where the dump has none of the arguments that set the number,
+    or the layers do not divide over the chunks."""
     if pp == 1:
         return 1
     args.require_any(*_VIRTUAL_STAGE_ARGUMENTS, part="layout")
@@ -381,7 +383,8 @@ def read_recompute(args: Arguments, layers: int, chunks: int) -> dict[str, Any]:
             raise args.stopped("recompute_modules", f"must be among {', '.join(MODULES)}")
         fields["recompute_modules"] = modules
     elif granularity == "full" and args.text("recompute_method") == "block":
-        count = args.required("recompute_num_layers")  # of each chunk; recompute_layers 0 is all
+        # The first layers of each chunk. A layout can say so where chunks are equal; 0 means all.
+        count = args.required("recompute_num_layers")
         is_part = layers % chunks == 0 and count * chunks < layers
         fields["recompute_layers"] = count if is_part else 0
     return fields

@@ -1,5 +1,6 @@
 """The arguments that follow from others, as Megatron fills them in before it dumps them
-(megatron/training/arguments.py, validate_args)."""
+(megatron/training/arguments.py, validate_args). A typed command line, completed in this way, can be
+read like the dump of its run."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def _layer_counts(values: Mapping[str, str]) -> dict[str, str]:
     if pattern is None:
         return {}
     arguments = {"num_layers": str(sum(map(len, chunks_of(pattern.strip("'\"")))))}
-    if modules := pattern.count("/"):  # of multi-token prediction, each behind one
+    if modules := pattern.count("/"):  # a / stands before each module of multi-token prediction
         arguments["mtp_num_layers"] = str(modules)
     return arguments
 

@@ -55,8 +55,8 @@ def argument_of(flag: str) -> str:
 
 @cache
 def flag_of_argument() -> Mapping[str, str]:
-    """Returns, for each argument, the flag that sets it; where several do, the one that is spelt
-    like it."""
+    """Returns, for each argument, the flag that sets it: of several the one that is spelt like the
+    argument, or else the first."""
     flags: dict[str, str] = {}
     for flag in table().fields:
         argument = argument_of(flag)
@@ -115,9 +115,9 @@ def value_of(flag: str, text: str) -> Any:
 
 
 def from_words(words: Sequence[str]) -> Settings:
-    """Returns the settings of an argument list. Adds a reservation for each word that is no
-    flag's value. Raises Invalid for values that Megatron's parser refuses, and for undefined
-    shell variables."""
+    """Returns the settings of an argument list. A word that is no flag's value is not taken into
+    account, and a reservation tells the user so. Raises Invalid for values that Megatron's parser
+    refuses, and for undefined shell variables."""
     settings = Settings(table())
     for flag, behind in _words_by_flag(words):
         strays = behind
@@ -139,8 +139,8 @@ def from_words(words: Sequence[str]) -> Settings:
 
 def from_dump(values: Mapping[str, str]) -> Settings:
     """Returns the settings of a dump, {"micro_batch_size": "2"}, under the names of flags.
-    Arguments without a flag keep their own names. Those that are off, or that Megatron derives
-    from others, are left out."""
+    Arguments without a flag keep their own names, and are left out where they are off or where
+    Megatron derives them from others."""
     settings = Settings(table())
     for argument, text in values.items():
         flag = flag_of_argument().get(argument)

@@ -77,7 +77,7 @@ def _shape_fields(args: Arguments, layers: int) -> dict[str, Any]:
         "intermediate_size": args.required("ffn_hidden_size"),
         "num_attention_heads": args.required("num_attention_heads"),
         "gated_mlp": _is_gated(args),
-        # In latent attention it switches on norms of the latents, which are counted in any case.
+        # With latent attention, qk_layernorm means norms of the latents. They are always counted.
         "qk_norm": args.boolean("qk_layernorm") and not args.boolean("multi_latent_attention"),
         "attention_bias": args.boolean("add_qkv_bias") or args.boolean("add_bias_linear"),
         "attention_output_bias": args.boolean("add_bias_linear"),
@@ -97,9 +97,10 @@ def _is_gated(args: Arguments) -> bool:
 
 
 def _listed_layers(args: Arguments, layers: int) -> dict[str, Any]:
-    """Returns a model with several kinds of layers, as a request lists them."""
+    """Returns the fields of a model with several kinds of layers: the kind of each layer, and the
+    attention, MLP or experts that each kind is made of, as a request lists them."""
     has_experts = args.text("num_experts") is not None
-    # Where there is a layer pattern, its letters say which layers have experts.
+    # A layer pattern says itself which layers have experts, so these lists are not read then.
     sparse = [has_experts] * layers
     if has_experts and args.text("moe_layer_freq") and pattern_of(args) is None:
         sparse = _layer_pattern(args, "moe_layer_freq", layers, _first_of_period)
@@ -111,6 +112,7 @@ def _listed_layers(args: Arguments, layers: int) -> dict[str, Any]:
         "gated": _is_gated(args),
         "bias": args.boolean("add_bias_linear"),
     }
+    # For each layer: whether it has experts, a recurrence, and a window.
     switches = {"sparse": sparse, "recurrence": recurs, "window": _windowed_layers(args, layers)}
     experts = {"moe": _listed_experts(args)} if has_experts else {}
     parts = {"mlp": mlp, **experts, "attention": _attention_fields(args)}
@@ -125,6 +127,7 @@ def _attention_fields(args: Arguments) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "num_attention_heads": args.required("num_attention_heads"),
         **({"mla": _mla_fields(args)} if is_latent else _head_fields(args)),
+        # With latent attention, qk_layernorm means norms of the latents. They are always counted.
         "qk_norm": args.boolean("qk_layernorm") and not is_latent,
         "attention_bias": args.boolean("add_qkv_bias") or args.boolean("add_bias_linear"),
         "attention_output_bias": args.boolean("add_bias_linear"),
@@ -164,6 +167,7 @@ def _head_fields(args: Arguments) -> dict[str, int]:
     kv_heads = args.required("num_query_groups" if is_grouped else "num_attention_heads")
     head_dim = args.integer("kv_channels")
     heads = {"num_key_value_heads": kv_heads}
+    # By default, here and in a request, the heads divide the hidden size.
     return heads if head_dim is None else {**heads, "head_dim": head_dim}
 
 
@@ -206,7 +210,7 @@ def _window_size(args: Arguments) -> int | None:
     match = _WINDOW.fullmatch(text)
     if match is None:
         raise args.invalid("window_size", "must be two whole numbers")
-    left = int(match.group(1))
+    left = int(match.group(1))  # -1 means all keys on the left
     return None if left < 0 else left + 1
 
 
@@ -245,6 +249,7 @@ def _group_fields(args: Arguments) -> dict[str, int]:
 
 
 def _shared_expert_fields(args: Arguments) -> dict[str, int]:
+    # Megatron's width is that of all shared experts together, so they count as one.
     width = args.integer("moe_shared_expert_intermediate_size", least=0)
     return {"num_shared_experts": 1, "shared_expert_intermediate_size": width} if width else {}
 
@@ -264,6 +269,7 @@ def _sparse_layers(args: Arguments, layers: int) -> tuple[int, int]:
         return first, 1
     # Otherwise try sparse layers at one distance, the last of each period as a request has them.
     distance = sparse.index(True, first + 1) - first if sum(sparse) > 1 else layers
+    # Fewer dense layers in front than a period has belong to the first period.
     num_dense_first = first if first >= distance else 0
     last_of_each_period = [
         index >= num_dense_first and (index + 1) % distance == 0 for index in range(layers)
@@ -300,7 +306,7 @@ def _layer_pattern(
     """Returns a switch for each layer, from an expression such as "([0]*3+[1]*58)" or from a
     period. `is_on` takes the period and the index of a layer, and returns that layer's switch.
     Raises Stopped for any other text."""
-    text = (args.text(name) or "1").replace(" ", "")
+    text = (args.text(name) or "1").replace(" ", "")  # the default of moe_layer_freq
     if _PERIOD.fullmatch(text):
         return [is_on(int(text), index) for index in range(layers)]
     switches = layer_switches(text, layers)

@@ -37,8 +37,8 @@ _MOST_VALUES = 4  # that a cure names
 
 
 def virtual_stages(args: Arguments, pp: int) -> int:
-    """Returns the number of chunks of a pipeline stage. Raises Stopped where Megatron refuses
-    the arguments."""
+    """Returns the number of chunks of a pipeline stage, from typed arguments. Raises Stopped where
+    Megatron refuses them."""
     given_names = [name for name in _VIRTUAL if args.text(name) is not None]
     if (pattern := pattern_of(args)) is not None:
         return _virtual_stages_of_pattern(args, pattern, pp, given_names)
@@ -46,8 +46,9 @@ def virtual_stages(args: Arguments, pp: int) -> int:
         name, other = given_names[:2]  # two are enough to contradict each other
         rule = f"does not go with {args.called(name)}: {_STOPS} unless one alone is given"
         raise args.stopped(other, rule, f"drop it, or drop {args.called(name)}")
-    if in_dump := args.integer("virtual_pipeline_model_parallel_size"):
-        return in_dump
+    # Megatron derives and dumps this number; frameworks on top of it set the number directly.
+    if stated := args.integer("virtual_pipeline_model_parallel_size"):
+        return stated
     if not given_names:
         return 1
     name = given_names[0]
@@ -112,6 +113,7 @@ def _virtual_stages_by_layers(args: Arguments, pp: int, chunk_layers: int) -> in
     layers = _counted_layers(args)
     if layers % (pp * chunk_layers):
         rule = f"times {pp} stages must divide {layers} layers: {_STOPS} otherwise"
+        # No size of chunks fits where the stages themselves do not divide the layers.
         if layers % pp:
             raise args.stopped(name, rule, _flag_with(args, _STAGES, divisors(layers)))
         raise args.stopped(name, rule, _flag_with(args, name, divisors(layers // pp)))
@@ -146,8 +148,10 @@ def layers_per_chunk(args: Arguments, pp: int, virtual: int) -> list[int]:
         raise args.stopped(counted_ends[0], f"{rule} otherwise", "drop it")
     counts = [layers // num_chunks] * num_chunks
     # The embedding or the loss takes the place of a layer at its end.
-    counts[0] -= EMBEDDING in counted_ends
-    counts[-1] -= LOSS in counted_ends
+    if EMBEDDING in counted_ends:
+        counts[0] -= 1
+    if LOSS in counted_ends:
+        counts[-1] -= 1
     return counts
 
 
@@ -159,8 +163,8 @@ def _with_mtp_at_end(counts: list[int], chunks: Sequence[str], pp: int) -> list[
     traded = list(counts)
     for index, chunk in enumerate(chunks[:-1]):
         for _ in range(chunk.count("m")):
-            # The chunks of the last stage, without the last one, which has the loss. There may be
-            # none, and `index` then says so.
+            # The chunks of the last stage, without the last one, which has the loss. A stage of
+            # one chunk has none of them, and `index` then stands for "none".
             last_stage = range(pp - 1, len(traded) - 1, pp)
             fullest = max(last_stage, key=lambda other: traded[other], default=index)
             if fullest == index or traded[fullest] < 2:
@@ -194,7 +198,7 @@ def _counted_layers(args: Arguments) -> int:
 
 def _with_given_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
     """Returns the number of layers of each chunk where arguments set the layers of the first or
-    the last stage. Raises Stopped where the other layers do not divide evenly."""
+    the last stage. Raises Stopped where the other stages cannot have equally many layers."""
     ends = [name for name in (FIRST, LAST) if args.text(name) is not None]
     for name in (EMBEDDING, LOSS):  # arguments that count the embedding or the loss as a layer
         if args.boolean(name):
@@ -221,9 +225,10 @@ def _with_given_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
 
 
 def _even_ends(args: Arguments, ends: list[str], pp: int, virtual: int) -> str:
-    """Returns the flag of `ends[0]`, which sets the layers of the first or last stage, with the
-    nearest numbers that leave the other stages equally many layers; "" where there are none."""
-    count = args.required(ends[0])
+    """Returns what a user may write instead of `ends[0]`: its flag with the nearest numbers that
+    leave the other stages equally many layers; "" where there are none. `ends` has the names of
+    the arguments, FIRST, LAST or both, that set the layers of an end of the pipeline."""
+    given = args.required(ends[0])
     layers = args.required("num_layers") - sum(args.required(name) for name in ends[1:])
     others = pp - len(ends)
 
@@ -235,7 +240,7 @@ def _even_ends(args: Arguments, ends: list[str], pp: int, virtual: int) -> str:
 
     # A stage has equally many layers in each of its virtual stages.
     even = filter(is_even, range(virtual, layers + 1, virtual))
-    nearest = sorted(even, key=lambda candidate: abs(candidate - count))[:_MOST_VALUES]
+    nearest = sorted(even, key=lambda candidate: abs(candidate - given))[:_MOST_VALUES]
     return _flag_with(args, ends[0], sorted(nearest)) if nearest else ""
 
 

@@ -42,8 +42,8 @@ def read_cluster(row: Row) -> Cluster:
 
 
 def _named_fabric(row: Row) -> Fabric | None:
-    """Returns the catalogue's fabric that the row names. None where it names none, names one of
-    another chip, or states a bandwidth of its own."""
+    """Returns the catalogue's fabric that the row names. None where it names none or one of
+    another chip, or states a bandwidth, which then counts in place of the catalogue's."""
     text = row.get("fabric") or ""
     name = text.split(",")[0]  # "DGX A100, InfiniBand" -> "DGX A100"
     if not name or row.get("scaleout_gbps_per_chip"):
@@ -57,12 +57,14 @@ def _named_fabric(row: Row) -> Fabric | None:
 
 
 def _torus_shape(row: Row, torus: Torus, num_chips: int) -> tuple[int, ...] | None:
-    """Returns the shape of a slice, (8, 8, 4): the one that the row prints, or the usual one for
-    a slice of several. None where all chips are one slice, which the caller shapes as usual."""
+    """Returns the shape of a slice, (8, 8, 4), as the row prints it. Without it, the usual shape
+    where the run has several slices, and None where it has one: a Cluster has the usual shape
+    then anyway."""
     # "TPU v4 8x8x4 torus" -> 8, 8, 4
     shape = re.search(r"\b(\d+)x(\d+)(?:x(\d+))?\b", row.get("fabric") or "")
     if shape is not None:
         dims = tuple(int(dim) for dim in shape.groups() if dim)
+        # A shape that does not divide the chips is not that of the run's slices.
         return dims if num_chips % math.prod(dims) == 0 else None
     slice_chips = row.get("scaleup_domain")
     if slice_chips and slice_chips < num_chips and num_chips % slice_chips == 0:

@@ -3,7 +3,7 @@
 A *row* is one published run, a JSON object, and `training` is the part of it about the training.
 What a row does not state is taken as its *stack*, the training software, usually has it, and the
 name of that field is appended to `assumed`. A *problem* is a model, a cluster, a workload and a
-stack, for which layouts are possible.
+stack, for which layouts are possible. A *chunk* is consecutive layers on one stage of a pipeline.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def read_degrees(
     ep = (training.get("ep") or 1) if architecture.is_moe else 1
     etp = training.get("etp") or _expert_tensor_degree(stack, architecture, tp, ep, dp * cp * tp)
     is_sharding_stated = stated_zero_stage(training) is not None or training.get("fsdp_size")
-    # Such stacks gather parameters within a slice of a torus, where links are fastest.
+    # `usual_sharding` is "slice": on a torus, shard within a slice, where links are fastest.
     if stack.usual_sharding and cluster.fabric.torus and not is_sharding_stated:
         dp_shard = _shard_within_slice(cluster, dp_shard, tp * cp, ep * etp)
     sequence_parallel = training.get("sequence_parallel")
@@ -117,8 +117,9 @@ def _shard_within_slice(
 ) -> int:
     """Returns the degree of sharding of a run that shards within each slice and replicates over
     slices. Returns `dp_shard`, over all slices, where the other axes leave no room within a
-    slice. `expert_ranks` is the number of ranks over which experts are split."""
-    # The part of dp_shard that fits beside the other axes into the devices of one slice.
+    slice. `other_degrees` is tp * cp, and `expert_ranks` is ep * etp."""
+    # The part of dp_shard that fits beside tp and cp into the devices of one slice, over which
+    # experts must be split evenly, too.
     within_slice = math.gcd(dp_shard, cluster.scale_up_domain // other_degrees)
     has_room = within_slice > 1 and within_slice * other_degrees % expert_ranks == 0
     return within_slice if has_room else dp_shard
@@ -128,11 +129,12 @@ def _expert_tensor_degree(
     stack: Stack, architecture: Architecture, tp: int, ep: int, stage_devices: int
 ) -> int:
     """Returns the tensor parallelism of experts for a row that does not state it: `tp` where the
-    stack usually splits experts as it splits dense layers, else 1. Returns 1, too, where
-    `ep * tp` does not divide the devices of a stage."""
+    stack usually splits experts as it splits dense layers, or can do nothing else, and otherwise
+    1. Returns 1, too, where `ep * tp` does not divide the devices of a stage."""
     if stage_devices % (ep * tp):
         return 1
-    # Stacks of JAX, which launch a step as one graph, lack this habit.
+    # Stacks of JAX, which launch a step as one graph, can split experts but usually do not. Under
+    # "beside_tensor" experts are always split over tp.
     is_habit = ep > 1 and stack.expert_tensor_parallel and stack.launch != "graph"
     if architecture.is_moe and (is_habit or stack.expert_folding == "beside_tensor"):
         return tp
@@ -156,6 +158,7 @@ def read_layouts(
         policies = _recompute_policies(training, problem, num_layers // chunks, assumed)
         for policy in policies:
             # Layouts can have recompute of some layers of a chunk only where chunks are equal.
+            # Otherwise all layers are recomputed, which 0 stands for.
             is_part = is_even and policy.layers * chunks < num_layers
             for micro_batch in _micro_batches(row, problem, degrees, assumed):
                 layout = Layout(
@@ -164,7 +167,7 @@ def read_layouts(
                     micro_batch=micro_batch,
                     schedule=schedule,
                     virtual_stages=virtual_stages,
-                    # Stages then have different numbers of layers.
+                    # Stages have different numbers of layers: they must, or the stack cuts by cost.
                     balanced=pp > 1 and (not is_even or problem.stack.splits_by_threshold),
                     recompute=policy.name,
                     recompute_modules=policy.modules,
@@ -183,8 +186,8 @@ _UNDESCRIBED = ("v-half", "v-min", "dualpipe-v")
 def _possible_schedules(
     training: Row, problem: Problem, pp: int, assumed: list[str]
 ) -> list[tuple[str, int]]:
-    """Returns the possible schedules, each with its chunks of a stage: the stated one, or else
-    the plain one and the most interleaved one that the layers allow."""
+    """Returns the possible schedules, each with its number of chunks per stage: the stated one,
+    or else the plain one and the most interleaved one that the layers allow."""
     if pp == 1:
         return [("1f1b", 1)]
     schedules = [_schedule(training, problem, pp, assumed)]
@@ -197,8 +200,8 @@ def _possible_schedules(
 
 
 def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> tuple[str, int]:
-    """Returns the stated schedule, or else the stack's plain one, and its chunks of a stage.
-    Raises Invalid for a schedule that is not modelled."""
+    """Returns the stated schedule, or else the stack's plain one, and its number of chunks per
+    stage. Raises Invalid for a schedule that is not modelled."""
     text = (training.get("pp_schedule") or "").lower()
     num_layers = problem.architecture.num_layers
     stated_vpp = training.get("vpp")
@@ -221,8 +224,8 @@ def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> t
         assumed.append("virtual_stages")
         if problem.stack.usual_virtual_stages:
             return "interleaved", problem.stack.usual_virtual_stages
-        # The most chunks, up to eight a stage, that divide the layers. Embedding and head may
-        # count as two layers more.
+        # Many chunks leave a small bubble: take the most per stage, of 2 to 8, that divide the
+        # layers, with or without the embedding and the head as two more. 2 is the least.
         fitting = [
             chunks
             for chunks in range(2, 9)
@@ -233,9 +236,9 @@ def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> t
 
 
 def _max_virtual_stages(num_layers: int, pp: int) -> int:
-    """Returns the number of chunks of a stage for a row that says "max": one layer each. It is
-    rounded up where at most two chunks are left without a layer, for the embedding and the head,
-    and down otherwise."""
+    """Returns the number of chunks per stage for a row that says "max": one layer in each chunk.
+    It is rounded up where at most two chunks are left without a layer, for the embedding and the
+    head, and down otherwise."""
     most = -(-num_layers // pp)
     return most if most * pp <= num_layers + 2 else max(num_layers // pp, 1)
 
@@ -274,12 +277,14 @@ def _recompute_policies(
         assumed.append("recompute")
         modules = tuple(filter(problem.has_module, stack.selective[-1]))
         return [RecomputePolicy("selective", modules), RecomputePolicy("full")]
+    # qkv_proj_offloaded keeps queries, keys and values, on the host, and recomputes the rest.
     is_full = policy.startswith(("full", "custom", "qkv"))
     return [RecomputePolicy("full" if is_full else "selective")]
 
 
 def _habitual_policies(problem: Problem, chunk_layers: int) -> list[RecomputePolicy]:
-    """Returns the stack's default recompute policy, and every policy that recomputes more."""
+    """Returns the stack's default recompute policy, and every policy that recomputes more, as a
+    run may have done for want of memory."""
     stack = problem.stack
     module_sets = [tuple(filter(problem.has_module, modules)) for modules in stack.selective]
     selective = [modules for modules in dict.fromkeys(module_sets) if modules]
@@ -307,7 +312,7 @@ def _offloads_activations(training: Row) -> bool:
 
 def _stated_layers(text: str, chunk_layers: int) -> int | None:
     """Returns the number of layers of a chunk that a text states as "8 layers", "1/3" or "0.5".
-    0 stands for all of them; None where the text states no number."""
+    As in a layout, 0 stands for all of them. None where the text states no number."""
     # The remainder by `chunk_layers` turns all layers of a chunk into 0.
     count = re.search(r"(\d+) layers", text)
     if count:

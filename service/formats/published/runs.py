@@ -1,5 +1,6 @@
-"""Reads published training runs. A *row* is one run, a JSON object of model, cluster, training and
-measured. A *problem* is the model, the cluster, the workload and the stack of a run.
+"""Reads published training runs, to which the shipped profile is fitted. A *row* is one run, a JSON
+object of model, cluster, training and measured. A *problem* is the model, the cluster, the workload
+and the stack of a run.
 
 Only what was run is read into a question, and never identifiers, titles, notes or measurements.
 What a row leaves open is taken as its *stack*, the training software, usually has it, and the names
@@ -205,7 +206,7 @@ def _read_workload(
 ) -> Workload:
     """Returns the workload. A sequence length that the row does not state is the stack's usual
     one. A batch that it does not state follows from the micro-batch, or is the stack's usual one.
-    Adds the names of such fields to `assumed`. Raises Invalid where there is no usual one."""
+    Adds the names of such fields to `assumed`. Raises Invalid where the stack has none."""
     seq_len = training.get("seq_len") or stack.usual_seq_len
     if seq_len is None:
         raise Invalid("training.seq_len", None, "not stated")

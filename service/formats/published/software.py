@@ -1,4 +1,5 @@
-"""The software of published runs: the stack of the catalogue that a row means, and how old it is.
+"""The software of published runs: the stack of the catalogue that a row means, and how old it is,
+since older software is predicted to be slower.
 
 A *row* is one published run, a JSON object, and `training` is the part of it about the training.
 The *stack* is the training software, such as Megatron-LM.
@@ -60,7 +61,7 @@ def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[s
     except UnknownName:
         assumed.append("stack")
         stack = catalogue.stack("generic")
-    # As the software was at that time, and as that organisation usually runs it.
+    # Take the software as it was at that time, and as that organisation usually runs it.
     year = _decimal_year(software_date(row)) if row.get("date") else None
     if year is not None:
         stack = as_of(stack, year)
@@ -79,7 +80,7 @@ def _stated_changes(training: Row, stack: Stack) -> dict[str, Any]:
     kernel = _KERNELS.get(training.get("attention_kernel") or "")
     if kernel:
         changes["attention_kernel"] = kernel
-    # Runs whose row states this fuse their norms or not, and nothing else.
+    # Rows state this of runs that fuse no other element-wise operations.
     if training.get("fused_norm_kernel") is not None:
         changes |= {"fused": False, "fused_norm": bool(training["fused_norm_kernel"])}
     # Stacks of JAX, whose launch is "graph", compile in any case.
@@ -88,7 +89,7 @@ def _stated_changes(training: Row, stack: Stack) -> dict[str, Any]:
             "launch": "compiled" if training["compile"] else "eager",
             "fused": bool(training["compile"]),
         }
-    if stack.loss == "compiled" and training.get("compile") is False:
+    if stack.loss == "compiled" and training.get("compile") is False:  # then PyTorch's own runs
         changes["loss"] = "pytorch"
     return changes
 
@@ -120,6 +121,7 @@ def _proven_abilities(stack: Stack, training: Row, vendor: str) -> dict[str, Any
             abilities[limit] = max(training[degree], getattr(stack, limit))
     schedule = (training.get("pp_schedule") or "").lower()
     if schedule.startswith("zb") or "dualpipe" in schedule:
+        # Software that splits backward for one of these schedules can split it for the others.
         split_backward = ("zero_bubble", "zero_bubble_v", "dualpipe")
         abilities["schedules"] = tuple(dict.fromkeys((*stack.schedules, *split_backward)))
     stage = stated_zero_stage(training)
@@ -149,8 +151,8 @@ def _age_years(row: Row, software_year: float, assumed: list[str]) -> float:
 
 
 def software_date(row: Row) -> str:
-    """Returns the date of the run's software, "2024-07": the month of a NeMo release, which may
-    be earlier than the publication, or else the row's date."""
+    """Returns the date of the run's software, "2024-07". It is the row's date, or the month in the
+    name of a NeMo release ("24.07") where that is earlier."""
     release = _NEMO_RELEASE.search(row.get("framework") or "")
     if release is None:
         return str(row["date"])

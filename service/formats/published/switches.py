@@ -59,8 +59,8 @@ def _choice_reader(field: str, choices: Mapping[Any, Any]) -> Callable[[Any], Ch
 
 
 def _gather_bytes(value: Any) -> Changes:
-    """Returns the field of Stack for the bytes of a gathered parameter: 2 (bf16), or 0 where the
-    switch is on, which stands for the format of GEMMs, such as fp8."""
+    """Returns the field of Stack for the bytes of a gathered parameter: 2, for bf16, where the
+    switch is off. Where it is on, 0 stands for the bytes of the GEMMs' own format, such as fp8."""
     return {"gather_bytes": 0 if value else 2}
 
 
@@ -103,6 +103,7 @@ def stated_switches(row: Mapping[str, Any], stack: Stack) -> Changes:
         changes |= _kernel_unless_auto(stack, _TRANSFORMER_ENGINE)
     if (kernel := _FLASH_KERNELS.get(switches.get("attention", ""))) is not None:
         changes |= _kernel_unless_auto(stack, {"attention_kernel": kernel})
+    # These dispatchers send tokens for kernels that compute all experts at once.
     if switches.get("dispatcher") in _EXPERTS_AT_ONCE:
         changes["experts_at_once"] = True
     for name, value in switches.items():

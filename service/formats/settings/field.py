@@ -113,7 +113,7 @@ class Field:
         Invalid for a text of another type."""
         try:
             if self.kind == "int":
-                return int(text.replace("_", ""))
+                return int(text.replace("_", ""))  # 1_000, as Python and TOML write it
             if self.kind == "float":
                 return float(text)
         except ValueError:

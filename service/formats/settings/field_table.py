@@ -17,7 +17,8 @@ names of `no_account` and `not_described` may be patterns; a row goes before a n
 before a pattern with an asterisk, and the longest pattern before the others. The words of
 `not_described` hold for rows too; the third, which may be missing, is the member of the request
 that says the same. Rows that are not described and have no words there take those of `otherwise`.
-Names of a pattern in `open` may be known to a program of the caller's own.
+Values in `as_predicted` change as little as the default. Names of a pattern in `open` may be known
+to a program of the caller's own.
 """
 
 from __future__ import annotations

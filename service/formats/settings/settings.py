@@ -166,8 +166,9 @@ class Settings:
         answered_by: str = "",
         is_open: bool = False,
     ) -> None:
-        """Adds a reservation about a part of the launch as it is `written`. With `is_open` it
-        stands for any number of unknown settings."""
+        """Adds a reservation: this part of the launch, as `written`, is not taken into account.
+        `cure` says what to write instead, and `answered_by` which field of the request settles it.
+        With `is_open` it stands for any number of unknown settings."""
         self.note(
             Reservation(
                 setting=written, reason=reason, cure=cure, answered_by=answered_by, is_open=is_open
@@ -215,7 +216,7 @@ class Settings:
                 reaction = self._reaction_to_unknown(name, near)
                 if reaction == "stops":
                     stops.append(self.stop_at_name(name, near))
-                elif reaction == "open":
+                elif reaction == "open":  # another release or the caller's own program may read it
                     reservations.append(self._reservation_for_own_program(name, near))
                 else:
                     warnings.append(self._warning_of_ignored(name, near))

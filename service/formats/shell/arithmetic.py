@@ -29,7 +29,7 @@ _OPERATIONS: Mapping[type[ast.AST], Callable[[int, int], int]] = {
 def value_of(expression: str) -> int | None:
     """Returns the value of an arithmetic expression of whole numbers: 16 for "8 * 2". None where
     it has names, divides by 0, has a number of 10**12 or more, or is no such expression."""
-    choice = _CHOICE.fullmatch(expression)
+    choice = _CHOICE.fullmatch(expression)  # CONDITION ? VALUE : OTHER_VALUE
     if choice is not None:
         condition = value_of(choice[1])
         return None if condition is None else value_of(choice[2] if condition else choice[3])

@@ -37,7 +37,7 @@ def case_parts(item: Node) -> tuple[list[Node], list[Node]]:
 
 def is_test(tree: Tree, node: Node) -> bool:
     """Returns True for a command whose purpose is to succeed or fail, such as [ -f x ] or `grep
-    -q`."""
+    -q`. Any other command may be taken to succeed."""
     if node.type == "list":
         return any(is_test(tree, child) for child in node.children)
     if node.type == "command":

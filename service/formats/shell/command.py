@@ -117,7 +117,8 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
 
 
 def files_of(text: str, files: LaunchFiles = NO_FILES) -> LaunchFiles:
-    """Returns the files that were sent, together with those that the script writes."""
+    """Returns the files that were sent, together with those that the script writes, such as the
+    configuration of its training."""
     return files.with_written(read_script(text, variables={}, files=files).written)
 
 

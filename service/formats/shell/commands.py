@@ -81,7 +81,7 @@ class Commands:
         text: str | None = None
         outputs: list[tuple[str, bool]] = []  # (file, whether the output is appended to it)
         arguments: list[str] = []
-        behind: list[Node] = []  # what stands on the line of the heredoc, behind its mark
+        behind: list[Node] = []  # what stands behind the heredoc's delimiter, on its line
         for child in node.children:
             if child.type == "file_redirect":
                 outputs += self._output_file(child)
@@ -93,10 +93,11 @@ class Commands:
                         outputs += self._output_file(inner)
                     elif inner.is_named and not inner.type.startswith("heredoc"):
                         behind.append(inner)
+        # Of `cat <<EOF | bash` cat's output is given to bash below: nothing else may receive it.
         if any(node.type == "pipeline" for node in behind):
-            outputs.append(("/dev/null", False))  # the next command gets the text, not this one
+            outputs.append(("/dev/null", False))
         truth = self._run_body(body, _Streams(text, tuple(outputs)), arguments)
-        self._follow_behind_mark(behind, text)
+        self._follow_behind_delimiter(behind, text)
         return truth
 
     def _run_body(self, body: Node | None, streams: _Streams, arguments: list[str]) -> Truth:
@@ -113,9 +114,9 @@ class Commands:
             return None  # whether a pipeline succeeds is not known
         return self.reader.follow(body)
 
-    def _follow_behind_mark(self, nodes: Sequence[Node], text: str | None) -> None:
-        """Interprets the commands that stand on a heredoc's first line behind its mark, as in `cat
-        <<EOF | bash`. `text` is the heredoc, which the next command of a pipeline reads."""
+    def _follow_behind_delimiter(self, nodes: Sequence[Node], text: str | None) -> None:
+        """Interprets the commands that stand behind the delimiter of a heredoc, on its line: `bash`
+        of `cat <<EOF | bash`. `text` is the heredoc, which the next command of a pipeline reads."""
         for node in nodes:
             inner = node.children if node.type == "pipeline" else [node]
             for child in (inner_node for inner_node in inner if inner_node.is_named):
@@ -142,13 +143,14 @@ class Commands:
         return [word for argument in behind for word in expansion.words(argument)]
 
     def _heredoc(self, node: Node) -> str:
-        """Returns the text of a heredoc. Variables are replaced by their values unless its mark
-        is quoted."""
-        marks = [child for child in node.children if child.type == "heredoc_start"]
+        """Returns the text of a heredoc. Variables are replaced by their values unless its
+        delimiter, such as EOF, is quoted."""
+        delimiters = [child for child in node.children if child.type == "heredoc_start"]
         bodies = [child for child in node.children if child.type == "heredoc_body"]
-        if not marks or not bodies:
+        if not delimiters or not bodies:
             return ""
-        is_quoted = any(quote in self.reader.tree.text(marks[0]) for quote in ("'", '"', "\\"))
+        delimiter = self.reader.tree.text(delimiters[0])
+        is_quoted = any(quote in delimiter for quote in ("'", '"', "\\"))
         text = self.reader.expansion().heredoc(bodies[0], is_quoted)
         if any(child.type == "<<-" for child in node.children):  # which takes tabs off each line
             text = re.sub(r"^\t+", "", text, flags=re.MULTILINE)
@@ -220,7 +222,7 @@ class Commands:
         count = len(statements)
         if self._run_inner_script(words, environment, streams):
             # Statements from `count` on come from the script: this command's doubts are theirs.
-            statements[count:] = [command.with_doubts_of(inner) for inner in statements[count:]]
+            statements[count:] = [inner.with_doubts_of(command) for inner in statements[count:]]
             return None
         # The command may name its input as a file, /dev/stdin, which is then found.
         if streams.input is not None and not streams.outputs:

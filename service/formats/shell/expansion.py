@@ -96,16 +96,17 @@ class Expansion:
         if elements is not None:
             return elements
         words = [""]  # the last one grows until a space ends it
-        is_quoted = node.type in ("string", "raw_string", "ansi_c_string")
+        # An empty variable outside quotes is no word, but "" is an empty one.
+        keeps_empty = node.type in ("string", "raw_string", "ansi_c_string")
         for piece in self._pieces(node):
             if not piece.splits:
                 words[-1] += piece.text
-                is_quoted = True
+                keeps_empty = True
                 continue
             parts = _split(piece.text)
             words[-1] += parts[0]
             words += parts[1:]
-        return [word for word in words if word or is_quoted]
+        return [word for word in words if word or keeps_empty]
 
     def text(self, node: Node) -> str:
         """Returns a word of the text with variables replaced, without splitting it at spaces."""
@@ -125,8 +126,8 @@ class Expansion:
         return tuple(words), True
 
     def heredoc(self, node: Node, is_quoted: bool) -> str:
-        """Returns the text of a heredoc. Variables are replaced by their values unless its mark
-        is quoted."""
+        """Returns the text of a heredoc. Variables are replaced by their values unless
+        `is_quoted`, which says that its delimiter, such as EOF, has quotes."""
         if is_quoted:
             return self.tree.text(node)
         parts = self._pieces_between(node.children, node.start_byte, node.end_byte, escapes="$`\\")
@@ -135,8 +136,8 @@ class Expansion:
     # -- pieces
 
     def _elements(self, node: Node) -> list[str] | None:
-        """Returns the words of ${ARRAY[@]}, "${ARRAY[@]}", $@ or "$*"; None for anything else,
-        and for an unset array."""
+        """Returns the words of ${ARRAY[@]}, "${ARRAY[@]}", $@ or "$*"; None for an unset array
+        and for anything else, which is expanded as a text."""
         is_quoted = node.type == "string"
         inner = [child for child in node.children if child.type != '"'] if is_quoted else [node]
         if len(inner) != 1 or inner[0].type not in ("simple_expansion", "expansion"):
@@ -222,7 +223,8 @@ class Expansion:
 
     def _substituted(self, node: Node, text: str) -> str:
         """Returns what a variable, an arithmetic expression or a command in $( ) is replaced by:
-        "16" for $((8 * 2)). Where that is not known it stays as written."""
+        "16" for $((8 * 2)). Where that is not known it stays as written. `text` is the node
+        without the spaces in front that the grammar may count to it."""
         # Behind the := of ${…} the grammar takes a sum for a command in brackets.
         is_sum = text.startswith("$((") and text.endswith("))")
         if node.type == "arithmetic_expansion" or is_sum:
@@ -394,13 +396,13 @@ def _unescaped(text: str, escapes: str | None = None) -> str:
     if "\\" not in text:
         return text
 
-    def put(match: re.Match[str]) -> str:
+    def without_backslash(match: re.Match[str]) -> str:
         char = match[1]
         if char == "\n":
             return ""
         return char if escapes is None or char in escapes else match[0]
 
-    return re.sub(r"\\(.)", put, text, flags=re.DOTALL)
+    return re.sub(r"\\(.)", without_backslash, text, flags=re.DOTALL)
 
 
 def _split(text: str) -> list[str]:

@@ -1,4 +1,5 @@
-"""Files that belong to a launch: those that are sent beside it, and those that it writes."""
+"""Files that belong to a launch: those that are sent beside it, and those that it writes. Settings
+of the training may stand in them."""
 
 from __future__ import annotations
 

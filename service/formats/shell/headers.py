@@ -62,7 +62,7 @@ def header_of(texts: Iterable[str], environment: Mapping[str, str]) -> Header:
     Raises Invalid for a quote that is not closed."""
     header = Header()
     for text in texts:
-        header = _overridden(header, _header_of_text(text))
+        header = _with_overrides(header, _header_of_text(text))
     return _with_grants(header, environment)
 
 
@@ -86,10 +86,10 @@ def options(words: Iterable[str]) -> dict[str, str]:
     return values
 
 
-def _overridden(first: Header, second: Header) -> Header:
-    """Returns the options of two texts as one header. Those of the second override those of the
-    first."""
-    if not second.options and not second.others:
+def _with_overrides(first: Header, second: Header) -> Header:
+    """Returns the options of two texts as one header. Those of the second, a script that the first
+    submits, override those of the first."""
+    if not second.options and not second.others:  # the second text has no lines for a scheduler
         return first
     return Header(
         name=second.name,

@@ -25,8 +25,9 @@ class Hosts:
 
 
 def hosts_of(before: Sequence[str], files: LaunchFiles) -> Hosts | None:
-    """Returns the hosts that DeepSpeed's launcher uses, by the words in front of the program.
-    None where another launcher starts it, or its hostfile was not sent or cannot be read."""
+    """Returns the hosts that DeepSpeed's launcher uses, whatever the scheduler was asked for.
+    `before` are the words in front of the program. None where another launcher starts it, or its
+    hostfile was not sent or cannot be read."""
     names = [base_name(word) for word in before]
     if "deepspeed" not in names:
         return None
@@ -54,10 +55,12 @@ def _ranks_by_host(slots: Mapping[str, int], flags: Mapping[str, str]) -> dict[s
     or else by --exclude, --num_nodes and --num_gpus."""
     if "include" in flags:  # beside which the launcher refuses the other options
         included = _hosts_and_devices(flags["include"])
+        # A host that is listed without devices has a rank on each of its slots.
         return {host: len(devices) or slots[host] for host, devices in included if host in slots}
     ranks = dict(slots)
     for host, devices in _hosts_and_devices(flags.get("exclude", "")):
         if host in ranks:
+            # A host that is listed without devices is excluded as a whole.
             ranks[host] = max(ranks[host] - len(devices), 0) if devices else 0
     hosts = [host for host, count in ranks.items() if count]
     hosts = hosts[: _count(flags.get("num_nodes", ""))]  # all, where that is None

@@ -139,9 +139,9 @@ class Interpreter:
         return True
 
     def set(self, name: str, value: Value, doubt: Doubt, *, keeps: bool) -> None:
-        """Gives a variable a value. In a branch that may not run, `doubt`, the assignment, is
-        kept as pending, and becomes a doubt behind the branch. `keeps` says that the old value is
-        part of the new one."""
+        """Gives a variable a value. `doubt` describes the assignment: in a branch that may not
+        run it is kept as pending, and behind the branch it is one of the value's doubts. With
+        `keeps` the old value is part of the new one, as in X="$X 1", and so are its doubts."""
         before = self.variables.values.get(name)
         doubts = value.doubts
         defaults = value.defaults
@@ -329,14 +329,15 @@ class Interpreter:
     ) -> Truth:
         """Interprets the statements of another text or of a function, one level deeper, and
         restores this text's state afterwards. `before` are the words in front of what starts it.
-        `arguments` are its $1, $2, …; with None it sees the arguments of this text. Raises
+        `arguments` are its $1, $2, …; with None it sees the arguments of this text. With
+        `is_own_shell` it is another process: its variables and its `exit` end with it. Raises
         Invalid beyond a depth that only recursion reaches."""
         if self.depth >= _MOST_DEPTH:
             rule = f"starts scripts or functions in one another, {_MOST_DEPTH} deep: write it out"
             raise invalid_launch(None, rule)
         outside = self.variables
         saved = (self.tree, self.before, self.variables, self.functions)
-        saved_arguments = {name: outside.values[name] for name in _positional(outside)}
+        saved_arguments = {name: outside.values[name] for name in _argument_names(outside)}
         if is_own_shell:
             self.variables, self.functions = outside.copied(), dict(self.functions)
         if arguments is not None:
@@ -354,13 +355,13 @@ class Interpreter:
             self.depth -= 1
             self.tree, self.before, self.variables, self.functions = saved
             if arguments is not None:
-                for name in _positional(outside):
+                for name in _argument_names(outside):
                     del outside.values[name]
                 outside.values |= saved_arguments
         return truth
 
 
-def _positional(variables: Variables) -> list[str]:
+def _argument_names(variables: Variables) -> list[str]:
     """Returns the names of the arguments that are set: $1 and so on, $@, $* and $#."""
     return [name for name in variables.values if name.isdecimal() or name in ("@", "*", "#")]
 

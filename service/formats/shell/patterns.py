@@ -58,11 +58,13 @@ def cut(text: str, pattern: str, operator: str) -> str | None:
 
 
 def replaced(text: str, pattern: str, instead: str, operator: str) -> str | None:
-    """Returns a text with the first match of a pattern replaced by `instead`: with `operator` //
-    all, with /# one at the start, with /% one at the end. None for a pattern with a star, or with
-    a set among other characters."""
-    if set(pattern) & set("*?[") or not pattern:
-        return text if not pattern else _with_set_replaced(text, pattern, instead, operator)
+    """Returns the value of ${X/pattern/instead}: a text with the first match of a pattern
+    replaced. `operator` // replaces every match, /# only one at the start, /% only one at the end.
+    None for a pattern with a star, or with a set among other characters."""
+    if not pattern:
+        return text
+    if set(pattern) & set("*?["):
+        return _with_set_replaced(text, pattern, instead, operator)
     if operator == "/#":
         return instead + text.removeprefix(pattern) if text.startswith(pattern) else text
     if operator == "/%":

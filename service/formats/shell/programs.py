@@ -96,7 +96,7 @@ def program_at(words: Sequence[str]) -> int | None:
     starts none, as `python -c` does."""
     starts_python = False
     starts_program = False
-    if words and base_name(words[0]) in _FILE_TOOLS:
+    if words and base_name(words[0]) in _FILE_TOOLS:  # `cp train.py DIR` only names a program
         return None
     for index, word in enumerate(words):
         name = base_name(word)
@@ -141,6 +141,7 @@ def wrapped_shell_text(words: Sequence[str]) -> Wrapped | None:
                 return Wrapped(tuple(words[:index]), words[index + 1])
             if word.startswith(f"{option}="):
                 return Wrapped(tuple(words[:index]), word.partition("=")[2])
+    # ssh HOST "cd /work && python train.py"
     if base_name(words[0]) in _REMOTE and len(words) > 2 and " " in words[-1]:
         return Wrapped(tuple(words[:-1]), words[-1])
     return None
@@ -180,7 +181,8 @@ def shell_file_at(words: Sequence[str]) -> int | None:
 
 def without_node_words(words: Sequence[str]) -> tuple[str, ...]:
     """Returns a command without the words that differ between nodes: the host that it is sent
-    to, and the rank of the node. Scripts that start one command on each node are known by that."""
+    to, and the rank of the node. Commands that are then equal are one training, which a script
+    starts node by node."""
     launcher_places = (index for index, word in enumerate(words) if base_name(word) in LAUNCHERS)
     words = words[next(launcher_places, 0) :]
     common: list[str] = []
@@ -212,7 +214,7 @@ def likelihood(words: Sequence[str]) -> int:
     if index is None:
         return _STARTS_NOTHING
     program = words[index]
-    if index and program in _TRAINERS.get(base_name(words[index - 1]), ()):
+    if index and program in _TRAINERS.get(base_name(words[index - 1]), ()):  # axolotl train
         return _TELLS_A_TRAINER
     path = re.sub(r"\.(?:py|sh)$", "", program).lower()
     words_of_path = {*_BETWEEN_WORDS.split(path)}

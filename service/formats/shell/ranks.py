@@ -68,7 +68,8 @@ class _Launcher:
     """Options as the text writes them, where another scheduler than Slurm has other names."""
 
     @property
-    def asks_for_gpus(self) -> bool:
+    def asks_scheduler(self) -> bool:
+        """Returns True where options such as --gpus ask a scheduler for nodes and GPUs."""
         return self.is_header or self.name in _SLURM
 
     def figures(self, names: Iterable[str]) -> Iterator[_Figure]:
@@ -109,6 +110,7 @@ def ranks_of(header: Header, before: Sequence[str], environment: Mapping[str, st
     ]
     if len(components) == 1:
         return components[0]
+    # Where components differ in their ranks on a node, no number holds for the job.
     per_node = {ranks.per_node for ranks in components}
     return Ranks(
         nnodes=_sum_if_known([ranks.nnodes for ranks in components]),
@@ -151,18 +153,19 @@ def _ranks_of_component(
     has_agent = any(launcher.name in AGENTS for launcher in launchers)
     nodes = _number_of_nodes(launchers, has_agent=has_agent)
     tasks = _innermost(launchers, ("ntasks_per_node",))
-    ranks = None if has_agent else _innermost(launchers, _RANKS)
-    gpus = _gpus_on_node(launchers, nodes, tasks, ranks)
+    # Under an agent --ntasks counts agents, and no ranks.
+    all_ranks = None if has_agent else _innermost(launchers, _RANKS)
+    gpus = _gpus_on_node(launchers, nodes, tasks, all_ranks)
     if has_agent:
         per_node = _innermost(launchers, _OF_AGENT)
     else:
         per_node = _ranks_on_node(launchers, tasks, gpus)
-    if per_node is None and not ranks:
+    if per_node is None and not all_ranks:
         per_node = gpus  # by default each GPU has a rank
-    _require_gpus_for(per_node, ranks, nodes, gpus)
+    _require_gpus_for(per_node, all_ranks, nodes, gpus)
     num_nodes = nodes.count if nodes else None
     num_per_node = per_node.count if per_node else None
-    total = ranks.count if ranks else None
+    total = all_ranks.count if all_ranks else None
     if total is None and not has_agent:
         total = _positive_integer(environment.get("WORLD_SIZE"))
     if total is None and num_nodes and num_per_node:
@@ -192,7 +195,7 @@ def _gpus_on_node(
     figures: list[_Figure] = []
     for launcher in launchers:
         figures += _gpus_of_node_by_option(launcher, nodes, tasks, ranks)
-    return _agreed(figures, "GPUs on a node")
+    return _agreed_count(figures, "GPUs on a node")
 
 
 def _require_gpus_for(
@@ -210,7 +213,7 @@ def _require_gpus_for(
 
 def scheduler_variables(header: Header) -> dict[str, str]:
     """Returns the environment variables that Slurm or PBS sets for a job with these options:
-    {"SLURM_NNODES": "4"} for #SBATCH --nodes=4."""
+    {"SLURM_NNODES": "4"} for #SBATCH --nodes=4. Scripts hand them to their launchers."""
     job = _header_as_launcher(header)
     nodes = _innermost([job], _NODES)
     tasks = _innermost([job], ("ntasks_per_node",))
@@ -273,9 +276,9 @@ def _innermost(launchers: Sequence[_Launcher], names: Iterable[str]) -> _Figure 
     return next((figure for figure in reversed(figures) if figure), None)
 
 
-def _agreed(figures: Sequence[_Figure], what: str) -> _Figure | None:
+def _agreed_count(figures: Sequence[_Figure], what: str) -> _Figure | None:
     """Returns the count on which all options agree; None where there are none. Raises Invalid
-    where two differ; `what` is what they count."""
+    where two differ. `what` names what they count, for the error: "nodes"."""
     for figure in figures:
         if figure.count != figures[0].count:
             rule = (
@@ -306,9 +309,10 @@ def _number_of_nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Fig
         figures += launcher.figures(names)
         says_nodes |= any(name in launcher.options for name in names)
     if figures or says_nodes:  # a number that is still a variable is not known
-        return _agreed(figures, "nodes")
+        return _agreed_count(figures, "nodes")
     if any(
-        launcher.asks_for_gpus and {"gpus", "G"} & launcher.options.keys() for launcher in launchers
+        launcher.asks_scheduler and {"gpus", "G"} & launcher.options.keys()
+        for launcher in launchers
     ):
         return None  # Slurm spreads that many GPUs over nodes as it likes
     # Both torchrun and sbatch default to one node, unless hosts or tasks are listed.
@@ -335,7 +339,7 @@ def _gpus_of_node_by_option(
     """Yields the number of GPUs of a node by each option of Slurm that gives it. Options that
     count GPUs by job or by task are divided by `nodes`, or multiplied by `tasks`, the tasks on a
     node, for which `ranks` / `nodes` stands in."""
-    if not launcher.asks_for_gpus:
+    if not launcher.asks_scheduler:
         return
     tasks_on_node = tasks.count if tasks else 0
     if not tasks and ranks and nodes and ranks.count % nodes.count == 0:
@@ -370,10 +374,11 @@ def _requested_chip(launcher: _Launcher) -> str | None:
 
 
 def _required_features(launchers: Sequence[_Launcher], num_nodes: int | None) -> tuple[str, ...]:
-    """Returns the features that the innermost --constraint requires of every node."""
+    """Returns the features that the innermost --constraint requires of every node. They may name
+    the chip."""
     constraints: list[str] = []
     for launcher in launchers:
-        if launcher.asks_for_gpus:
+        if launcher.asks_scheduler:
             names = [name for name in ("constraint", "C") if name in launcher.options]
             constraints += [launcher.options[name] for name in names]
     return required_features(constraints[-1], num_nodes) if constraints else ()
@@ -382,7 +387,7 @@ def _required_features(launchers: Sequence[_Launcher], num_nodes: int | None) ->
 def _gpu_requests(launcher: _Launcher) -> Iterator[tuple[str, re.Match[str]]]:
     """Yields Slurm's options that ask for GPUs: the name of each, and the match of its value,
     with groups `chip` and `count` as in h100:8."""
-    if not launcher.asks_for_gpus:
+    if not launcher.asks_scheduler:
         return
     for name in ("gpus_per_node", "gpus", "G", "gpus_per_task"):
         match = _GPUS.fullmatch(launcher.options.get(name, ""))

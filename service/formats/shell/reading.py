@@ -44,8 +44,8 @@ def read_script(
 
     Without `takes_defaults`, ${X:-1} is unknown rather than 1 where nothing sets X.
     """
-    words = _as_command(text) if _ARGUMENT_LIST.match(text) else text
-    tree = parse(words)
+    shell_text = _as_command(text) if _ARGUMENT_LIST.match(text) else text
+    tree = parse(shell_text)
     known = sent_variables(files.environment)
     known.values |= {
         name: Value((value,)) for name, value in variables.items() if name not in known.values

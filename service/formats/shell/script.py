@@ -20,13 +20,13 @@ class Statement:
     defaults: tuple[str, ...] = ()
     """Variables that nothing sets, with the default that the text has for each: TP=4."""
 
-    def with_doubts_of(self, inner: Statement) -> Statement:
-        """Returns `inner`, a statement of the script that this command runs, with this command's
-        doubts and defaults added to its own."""
+    def with_doubts_of(self, outer: Statement) -> Statement:
+        """Returns this statement of a script with the doubts and defaults of `outer`, the command
+        that runs the script, added to its own: they may have made it another script."""
         return replace(
-            inner,
-            doubts=tuple(dict.fromkeys((*self.doubts, *inner.doubts))),
-            defaults=tuple(dict.fromkeys((*self.defaults, *inner.defaults))),
+            self,
+            doubts=tuple(dict.fromkeys((*outer.doubts, *self.doubts))),
+            defaults=tuple(dict.fromkeys((*outer.defaults, *self.defaults))),
         )
 
 

@@ -116,10 +116,11 @@ def _merged(
     is_inside: bool,
 ) -> Value:
     """Returns the value of a variable after undecided branches. `before` is its value before
-    them, and `after` its value at the end of each, None where it has none. Where values differ,
-    assignments in the branches become doubts. A value that any branch may have set is unknown,
-    unless it may still be `before`, or only adds flags."""
-    # Where no branch may have run, the old value is possible too.
+    them, and `after` its value at the end of each, None where it has none. Where these differ,
+    assignments in the branches become doubts: the value is then `before` if a branch may leave
+    that, empty if branches only add flags, and otherwise unknown. With `is_inside` the branches
+    are part of another undecided branch, in which their assignments stay pending."""
+    # Unless one surely ran, all branches may have been passed over: the old value is possible too.
     possible = after if one_ran else [before, *after]
     values = [value for value in possible if value is not None]
     changed = [value for value in values if value is not before]

@@ -59,8 +59,8 @@ def read(text: str, operation: Operation | None = None) -> Table:
 
 
 def table_of(output: Output, operation: Operation | None = None) -> Table:
-    """Returns the size and time of each row of one collective. `operation` chooses the collective
-    where the output names none or several.
+    """Returns the size of each row of one collective, and the time of its faster placement.
+    `operation` chooses the collective where the output names none or several.
 
     Raises Invalid, about `nccl_tests` or `operation`, where there is no such table.
     """
@@ -163,8 +163,8 @@ def _ranks_by_bandwidth(operation: Operation, placements: Iterable[Placement]) -
 
     None where the printed digits allow several n.
     """
-    passes = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
-    if operation not in passes:
+    factors = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+    if operation not in factors:
         return None
     best = max(placements, key=lambda placement: placement.algbw or 0.0, default=None)
     if best is None or not best.algbw or not best.busbw:
@@ -173,8 +173,8 @@ def _ranks_by_bandwidth(operation: Operation, placements: Iterable[Placement]) -
     # Both are rounded to 0.01 GB/s: the error of a quotient, to first order.
     error = _BANDWIDTH_ROUNDING * (1 + ratio) / best.algbw
     # (n-1)/n lies between these two, and n between 1/(1-low) and 1/(1-high).
-    low = (ratio - error) / passes[operation]
-    high = (ratio + error) / passes[operation]
+    low = (ratio - error) / factors[operation]
+    high = (ratio + error) / factors[operation]
     if not 0 < low < high < 1:
         return None
     fewest = ceil(1 / (1 - low))

@@ -33,6 +33,7 @@ def read_json(text: str) -> Output | None:
     if begin is None:
         return None
     try:
+        # From the opening brace on: launchers may print lines before and behind the object.
         document, _ = json.JSONDecoder().raw_decode(text, begin.end() - 1)
     except (ValueError, RecursionError) as error:
         rule = f"begins like the JSON of nccl-tests and is none ({error}); send the file whole"
@@ -77,7 +78,7 @@ def _add_result(output: Output, result: object) -> None:
             placements.append(Placement(seconds, *bandwidths))
     redop = result.get("redop")
     redop = redop.lower() if isinstance(redop, str) and redop else None
-    output.add(Row(size, redop, None, tuple(placements)), wrong)
+    output.add(Row(size, redop, program=None, placements=tuple(placements)), wrong)
 
 
 def _add_devices(output: Output, document: Mapping[str, Any]) -> None:

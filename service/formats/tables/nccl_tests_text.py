@@ -83,7 +83,8 @@ class _Columns:
         measured = names[first:]
         begins = [index for index, name in enumerate(measured) if name == "time"]
         ends = [*begins[1:], len(measured)]
-        groups = [_column_group(measured, *ends_of) for ends_of in zip(begins, ends, strict=True)]
+        bounds = zip(begins, ends, strict=True)
+        groups = [_column_group(measured, begin, end) for begin, end in bounds]
         return cls(tuple(names[:first]), tuple(groups))
 
 
@@ -128,8 +129,8 @@ class _Reading:
     """The numbers of the ranks that it lists."""
     devices: dict[str, None] = field(default_factory=dict)
     """The names of their devices, each once, in order."""
-    least_ranks: int = 0
-    """The ranks of one process: its threads times their GPUs."""
+    ranks_of_process: int = 0
+    """The number of ranks of one process: its threads times the GPUs of each."""
     warning: str | None = None
     """The first warning that NCCL itself prints."""
 
@@ -152,7 +153,7 @@ class _Reading:
         """Reads a line outside of the table and the list of ranks: names of programs, failures
         and warnings."""
         if match := _THREADS_AND_GPUS.search(line):
-            self.least_ranks = int(match[1]) * int(match[2])
+            self.ranks_of_process = int(match[1]) * int(match[2])
         if programs := programs_in(line):
             self.output.programs += programs
             self.program = programs[0] if len(set(programs)) == 1 else None
@@ -191,15 +192,16 @@ class _Reading:
         self.output.add(Row(size, row.redop, self.program, tuple(placements)), wrong)
 
     def finished(self) -> Output:
-        """Returns the output with its ranks, None where lines of the list are missing, and its
-        devices."""
+        """Returns the output, completed by the names of its devices and the number of its ranks.
+        That number is None where the list of ranks lacks some."""
         output = self.output
         # Runs that work print warnings of NCCL too, but a table as well.
         if not output.rows and not output.unread:
             output.failure = output.failure or self.warning
         num_ranks = len(self.ranks)
-        # Ranks count from 0, so the highest number shows how many the list should have.
-        has_all = num_ranks > 0 and max(self.ranks) + 1 == num_ranks >= self.least_ranks
+        # Ranks count from 0, so the highest number shows how many the list should have. A list of
+        # fewer ranks than one process has was cut off.
+        has_all = num_ranks > 0 and max(self.ranks) + 1 == num_ranks >= self.ranks_of_process
         output.ranks = num_ranks if has_all else None
         output.devices = tuple(self.devices)
         output.has_header = self.columns is not None
@@ -246,6 +248,7 @@ def _fields_by_column(columns: _Columns, fields: list[str]) -> _Fields | None:
         elif name == "root" and not (fields and _INTEGER.fullmatch(fields[0])):
             return None
         fields = fields[1:]
+    # A row has the columns of all groups or of the first, and may have a time of day behind them.
     width = columns.groups[-1].end
     measured = fields[:width]
     trailing = fields[width:]

@@ -78,7 +78,7 @@ class Pipeline:
 
     def idle(self, micro_batches: int) -> Array:
         """Seconds that each stage is idle, in closed form, (pp,)."""
-        idle = np.full(len(self.tables.kind[0]), np.nan)
+        idle = np.full(len(self.tables.distinct[0]), np.nan)
         [row] = rows_of(Layouts.of([self.layout]), np.array([NONE]), np.zeros(1, dtype=np.int64))
         scratch = scratch_for(self.tables)
         bubble(row, micro_batches, self.tables, self._times, idle, scratch)
@@ -91,7 +91,7 @@ class Pipeline:
 
     @property
     def _kind(self) -> Array:
-        return self.tables.kind[0, : self.layout.pp]
+        return self.tables.distinct[0, : self.layout.pp]
 
     @property
     def tables(self) -> StageTables:

@@ -219,6 +219,7 @@ def test_the_next_calibration_learns_it_once(client) -> None:
         ({**gemms(500), "gemms": []}, "gemms"),
         ({**gemms(500), "precision": "bf17"}, "precision"),
         (changed({**gemms(500), "precision": "fp8"}, "cluster.preset", "a100"), "precision"),
+        ({**gemms(500), "precision": "mxfp8"}, "precision"),
         (
             changed(gemms(500), "cluster.preset", "a100")
             | {"gemms": [{"m": 8, "n": 8, "k": 8, "dtype": "fp8", "tflops": 1}]},

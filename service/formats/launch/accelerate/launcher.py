@@ -40,7 +40,7 @@ def launcher_settings(words: Sequence[str]) -> dict[str, Any]:
     """Returns the settings that the words between `accelerate launch` and the script give:
     {"fsdp_config.fsdp_version": "2"} for --fsdp_version 2."""
     flags = flags_of([word for word in words if word != "launch"], _SWITCHES)
-    # -m says only that the script is a module.
+    # -m says only that the script is a module, and "" is the name of a bare --.
     return dict(_in_document(name, value) for name, value in flags.items() if name not in ("m", ""))
 
 

@@ -2,7 +2,8 @@
 dataclasses.py, parallelism_config.py).
 
 A *stop* is a setting with which accelerate refuses to start. A *reservation* is a remark that a
-setting could matter and is not, or not fully, taken into account.
+setting could matter and is not, or not fully, taken into account. `stops.attempt` notes the stop
+that a call raises, and goes on with the value `instead`.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -
 
 
 def quotient(num_devices: int, divisor: int, rule: str) -> int:
-    """Returns the processes divided by `divisor`. Raises Stopped, with `rule` as its reason,
-    where that leaves a remainder."""
+    """Returns the number of processes, one on each device, divided by `divisor`. Raises Stopped,
+    with `rule` as its reason, where that leaves a remainder."""
     if num_devices % divisor:
         below = num_devices // divisor * divisor
         cure = f"num_processes {below or divisor} or {below + divisor}"
@@ -109,7 +110,7 @@ def _mesh_degrees(settings: Settings, num_devices: int | None) -> dict[str, Any]
         for axis, name in names.items()
         if not settings.is_auto(name)
     }
-    mesh |= _experts(settings, mesh)
+    mesh |= _expert_degrees(settings, mesh)
     sequence = settings.integer(f"{DEGREES}sp_size") or 1
     if sequence > 1:  # Ulysses of DeepSpeed or of ms-swift
         mesh["cp"] = sequence
@@ -129,7 +130,7 @@ def _mesh_degrees(settings: Settings, num_devices: int | None) -> dict[str, Any]
     return mesh
 
 
-def _experts(settings: Settings, mesh: dict[str, int]) -> dict[str, int]:
+def _expert_degrees(settings: Settings, mesh: dict[str, int]) -> dict[str, int]:
     """Returns the degree of expert parallelism, as axolotl sets it, and the degree of dp_shard
     that goes with it: everything but experts is sharded over the ranks of both."""
     ep = settings.integer(f"{DEGREES}ep_size") or 1

@@ -1,7 +1,8 @@
 """Reads a DeepSpeed document (ds_config.json), with the defaults of deepspeed 0.19.8.
 
 A *stop* is a setting with which DeepSpeed refuses to start. A *reservation* is a remark that a
-setting could matter and is not, or not fully, taken into account.
+setting could matter and is not, or not fully, taken into account. `stops.attempt` notes the stop
+that a call raises, and goes on with the value `instead`.
 The *ranks* of a document include those of tensor parallelism.
 """
 
@@ -233,8 +234,9 @@ def _recompute(settings: Settings, pp: int, tp: int, *, has_trainer: bool) -> di
 def _batch(
     settings: Settings, layout: dict[str, Any], steps: int | None, stops: Stops
 ) -> dict[str, Any]:
-    """Returns the global batch where it follows, and puts the micro-batch and the data-parallel
-    degree into `layout`. `steps` is the number of accumulated micro-batches.
+    """Returns the global batch as a field of the workload, where the document determines it, and
+    puts the micro-batch and the data-parallel degree into `layout`. `steps` is the number of
+    accumulated micro-batches.
 
     These numbers obey train_batch_size = train_micro_batch_size_per_gpu *
     gradient_accumulation_steps * ranks (runtime/config.py, _batch_assertion), where the ranks
@@ -261,7 +263,7 @@ def _batch(
             layout["dp_shard" if layout["zero_stage"] else "dp_replicate"] = dp
     if not batch:
         return {}
-    if stops.noted:  # train_batch_size is wrong where the other numbers determine it
+    if stops.noted:  # train_batch_size counts only where no two other numbers contradict it
         return {} if micro_batch and steps else {"global_batch": batch}
     without_tp = stops.attempt(
         partial(_divided_by_tp, "train_batch_size", batch, tp), instead=batch

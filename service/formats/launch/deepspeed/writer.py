@@ -120,6 +120,7 @@ def _precision(job: Job) -> dict[str, Any]:
     if workload.precision == "fp32":
         return {}
     settings: dict[str, Any] = {f"{workload.precision}.enabled": True}
+    # Without fp32 copies parameters, gradients and states all have 16 bits.
     if not workload.master_weights:
         settings["bf16.bf16_master_weights_and_grads"] = True
         settings["bf16.bf16_optimizer_states"] = True
@@ -161,6 +162,8 @@ def _recompute(layout: Layout) -> dict[str, Any]:
     """Returns the settings of activation checkpointing, by dotted name; none without recompute."""
     if layout.recompute == "none":
         return {}
+    # The block says that the script checkpoints activations. It needs a member, and this one has
+    # its default value.
     settings: dict[str, Any] = {"activation_checkpointing.partition_activations": False}
     if layout.offload_activations:
         settings["activation_checkpointing.cpu_checkpointing"] = True

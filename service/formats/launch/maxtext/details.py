@@ -38,6 +38,7 @@ def _rope_scaling(details: ModelDetails) -> dict[str, Any]:
         return {"rope_type": "llama3.1", "rope_use_scale": True}
     factor = scaling.number("factor", 40.0)
     original = scaling.number("original_max_position_embeddings", 4096.0)
+    # MaxText takes whole factors, and has no setting for mscale_all_dim.
     if (
         scaling.kind != "yarn"
         or not factor.is_integer()

@@ -17,7 +17,8 @@ from models.spec.layout import AXES, PLACEMENTS, Layout
 from service.formats.launch.job import Inexpressible
 
 MESH_AXES = ("data", "pipeline", "fsdp", "context", "tensor", "expert")
-"""The axes that layouts use, as their settings name them, outermost first."""
+"""The axes that layouts use, as their settings name them, outermost first across slices. Within a
+slice `pipeline` is the outermost."""
 ACROSS = ("tp", "cp", "dp_shard", "pp", "dp_replicate")
 """The order of a layout's axes across slices, innermost first."""
 EXPERT_RULE = "cp-as-ep"
@@ -154,7 +155,8 @@ def splits_physical_axes(mesh: Mesh, cluster: Cluster) -> bool:
     # Where a chip has several devices, they make a dim of their own.
     cores = cluster.chip.devices_per_chip
     dims = [*([cores] if cores > 1 else []), *reversed(cluster.slice_shape)]
-    outermost_first = sorted(MESH_AXES, key=lambda axis: axis != "pipeline")  # pipeline first
+    # Within a slice the pipeline is outermost, in front of the order of MESH_AXES.
+    outermost_first = sorted(MESH_AXES, key=lambda axis: axis != "pipeline")
     for axis in reversed(outermost_first):
         degree = mesh.degrees[axis][0]
         if degree == 1:
@@ -168,8 +170,8 @@ def splits_physical_axes(mesh: Mesh, cluster: Cluster) -> bool:
 
 
 def _dims_with_product(dims: Sequence[int], degree: int) -> tuple[int, ...] | None:
-    """Returns the indices of the dims of a torus that JAX gives to an axis: as many as can be
-    whose product is its degree. None where no dims multiply to it."""
+    """Returns the indices of the dims of a torus that JAX gives to an axis: the largest set of
+    dims whose product is the axis' degree. None where no dims multiply to it."""
     for count in range(len(dims), 0, -1):
         for indices in combinations(range(len(dims)), count):
             if math.prod(dims[index] for index in indices) == degree:
@@ -178,14 +180,14 @@ def _dims_with_product(dims: Sequence[int], degree: int) -> tuple[int, ...] | No
 
 
 def placement_of(split: Mapping[str, tuple[int, int]]) -> tuple[list[str], bool]:
-    """Returns the order of a layout's axes, innermost first, and whether that order is exact: it
-    is not where several axes lie both within slices and across them. `split` has each axis'
-    degrees within and across slices. Axes of degree 1 may stand anywhere."""
-    # A straddling axis lies both within slices and across them.
+    """Returns the order of a layout's axes, innermost first, and True where that order is exact.
+    It is not where several axes lie both within slices and across them: a layout has one place
+    for each axis. `split` has each axis' degrees within and across slices."""
+    # A straddling axis lies both within slices and across them, and so comes between the others.
     straddling = [axis for axis in AXES if min(split[axis]) > 1]
     outside = [axis for axis in ACROSS if split[axis][0] == 1 < split[axis][1]]
     inside = [axis for axis in AXES if split[axis][1] == 1 < split[axis][0]]
-    active = [*inside, *straddling, *outside]
+    active = [*inside, *straddling, *outside]  # axes of degree 1 may stand anywhere
     order = next(
         order for order in PLACEMENTS if [axis for axis in order if axis in active] == active
     )

@@ -194,8 +194,8 @@ class _Side:
         return min(self.degrees, key=lambda axis: (self.degrees[axis] != -1, -self.degrees[axis]))
 
     def fill(self, slices: int) -> None:
-        """Replaces the degree of -1 by what the others leave of this number of slices. Raises
-        Stopped where that is no whole number."""
+        """Replaces the degree of -1 by what the other degrees leave of this number of slices.
+        Raises Stopped where that is no whole number. Only degrees across slices are filled in."""
         if slices % self.product:
             axis = self.axis_to_change
             rule = f"and the other {self.prefix} degrees multiply to {self.product}, of which"

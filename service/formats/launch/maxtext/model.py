@@ -106,7 +106,7 @@ def _with_plain_layers(
     architecture: Architecture, attention: Attention, network: Mlp | Moe
 ) -> Architecture:
     """Returns a model like this one with layers of Llama or Mixtral, of the sizes of its first
-    layer's attention and network."""
+    layer's attention and network. Where both models are equal, MaxText's size settings say all."""
     moe = None
     if isinstance(network, Moe):
         moe = MoeShape(
@@ -238,11 +238,11 @@ def _with_scaled_sizes(values: Mapping[str, Any]) -> dict[str, Any]:
     if scale < 1 or scale & (scale - 1):
         rule = "must be a power of two: set the sizes themselves for others"
         raise Stopped(_SCALE, scale, rule, f"{_SCALE}={2 ** max(scale.bit_length() - 1, 0)}")
+    # A scale of 2 ** n is n doublings. Of every three, the heads and the network, the width and the
+    # depth get one each. Of one or two that are left, the heads come first.
     doublings, remainder = divmod(scale.bit_length() - 1, 3)
     heads = doublings + (remainder > 0)
     width = doublings + (remainder > 1)
-    # Of every three doublings the heads and the network, the width and the depth get one each. Of
-    # one or two that are left, the heads come first.
     shifts = {
         "base_emb_dim": width,
         "base_num_query_heads": heads,

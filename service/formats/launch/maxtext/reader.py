@@ -1,4 +1,5 @@
-"""This module reads key=value settings, or a YAML file, of MaxText 0.2.5.
+"""This module reads key=value settings, or a YAML file, of MaxText 0.2.5 as the question that a
+launch poses, so that it can be checked before it starts.
 
 A *stop* is a setting with which MaxText refuses to start. A *reservation* is a remark that a
 setting could matter and is not, or not fully, taken into account. A *switch* is a choice of
@@ -128,8 +129,8 @@ class _Reader:
         )
 
     def _default_origins(self) -> dict[str, str]:
-        """Returns sentences that say which default a sequence length or a batch comes from, by
-        the field of the request. Settings that the text gives have none."""
+        """Returns sentences for the answer that say which default a sequence length or a batch
+        comes from, by the field of the request. Settings that the text gives have none."""
         fields = {
             "workload.seq_len": "max_target_length",
             "workload.global_batch": "per_device_batch_size",
@@ -172,8 +173,8 @@ class _Reader:
         return batch, steps * at_once
 
     def _micro_batches_of_pipeline(self, pp: int) -> int:
-        """Returns the number of micro-batches that a pipeline works on at once; 1 without a
-        pipeline."""
+        """Returns the number of micro-batches that pass a pipeline between its filling and its
+        draining; 1 without a pipeline."""
         if pp == 1:
             return 1
         values = self.values
@@ -184,6 +185,7 @@ class _Reader:
         count: int = values["num_pipeline_microbatches"]
         if count != -1:
             return count
+        # MaxText's default is one for each stage, or two where a stage passes each on a step late.
         return 2 * pp if values["pipeline_delay_activation_forwarding"] else pp
 
     def _pipeline(self, pp: int, architecture: Architecture | None) -> dict[str, Any]:
@@ -287,13 +289,14 @@ class _Reader:
         release does by default."""
 
         def may_apply(condition: Condition) -> bool:
+            # Switches with any other condition are set even where they have no effect.
             return condition != "ep" or layout["ep"] > 1
 
         values = self.values
         if not values["sparse_matmul"] and values["capacity_factor"] <= 0:
             reason = "every expert computes every token, and is read as its own alone"
             self.settings.add_reservation("sparse_matmul", reason, "use true, or a capacity_factor")
-        # The switch of grouped kernels is megablox, and means something beside sparse_matmul alone.
+        # The switch megablox, of grouped kernels, has sparse_matmul=true beside every value.
         switches = {name: value for name, value in self.given.items() if name != "sparse_matmul"}
         if "megablox" in switches:
             switches["sparse_matmul"] = True
@@ -306,7 +309,7 @@ class _Reader:
                     "context_parallel_strategy", "it is read as all_gather"
                 )
         if not layout.get("reshard", True):
-            stack["reshard"] = [True, False]  # the values that layouts may have
+            stack["reshard"] = [True, False]  # the catalogue's stack has True alone
         return stack
 
 

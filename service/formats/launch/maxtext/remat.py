@@ -139,9 +139,9 @@ def _saved_tensors(architecture: Architecture, recomputes: set[str]) -> frozense
 def _policy_settings(
     tensors: frozenset[str], policies: Mapping[str, frozenset[str]], place: str
 ) -> dict[str, Any]:
-    """Returns the settings of the policy that keeps exactly these tensors, or of a custom policy
-    that keeps each in `place`, "device" or "offload". No named policy keeps all products of
-    experts (layers/moe.py, moe_mlpwi_1)."""
+    """Returns the settings that keep exactly these tensors: one of the named `policies`, or else a
+    custom policy that keeps each tensor in `place`, "device" or "offload". Experts always need a
+    custom one, as no named policy keeps all of their products (layers/moe.py, moe_mlpwi_1)."""
     for name, kept in policies.items():
         if kept == tensors:
             return {"remat_policy": name}
@@ -213,8 +213,8 @@ def _recomputed_networks(
     tensors: set[str], architecture: Architecture | None, *, is_custom: bool
 ) -> tuple[list[str], bool]:
     """Returns the modules of feed-forward networks that are recomputed when these tensors stay
-    in memory, and True where exactly they are. The output of a dense network stays only for a
-    norm that follows: JAX drops what backward does not read."""
+    in memory, and True where that list is exact. A kept output of a dense network counts only
+    where a norm follows: JAX drops what backward does not read."""
     if architecture is not None and architecture.is_moe:
         # Only custom policies name the tensors of experts; named ones count by those of an MLP.
         if tensors >= (_EXPERT_TENSORS if is_custom else _MLP_TENSORS):

@@ -51,7 +51,8 @@ class SettingSources:
         self.of_model: dict[str, Any] = {}
         self.ignored: list[str] = []
         self._of_files: set[str] = set()
-        """The names that files set, which the file of the model overrides."""
+        """The names of settings that files set, and not the command line. The file of the model
+        overrides them."""
 
     def read(self, text: str, changes: Changes, files: LaunchFiles) -> None:
         """Reads a YAML document or a command line, applies `changes`, drops settings without
@@ -79,7 +80,7 @@ class SettingSources:
                     " read, which has the same name"
                 )
             self._put_from_file(in_package.settings)
-        elif in_package is None or in_package.settings:  # a sent base.yml has the defaults
+        elif in_package is None or in_package.settings:  # but not base.yml: it has the defaults
             self._read_document(read_document(files.text(path)), files)
 
     def _read_document(
@@ -145,6 +146,7 @@ class SettingSources:
         the environment. An assignment in a branch of a script that may or may not run becomes a
         reservation."""
         words = list(command.words)
+        # Of bare arguments, such as "base.yml steps=10", the first was taken for the program.
         if command.program and command.program.endswith(_YAML):
             words.insert(0, command.program)
         paths = [word for word in words if _is_file(word)]
@@ -160,9 +162,10 @@ class SettingSources:
             self.settings.note(Reservation.of_branch(branch))
 
     def _stop_at_strays(self, words: Sequence[str]) -> None:
-        """Notes a stop for each word that is neither key=value nor a file: OmegaConf takes it
-        for a name without a value, which no release has. Raises Invalid where the command has no
-        key=value at all, or has flags, because it is then of another program."""
+        """Notes a stop for each word that is neither key=value nor a file. OmegaConf takes the
+        word for the name of a setting without a value, and MaxText refuses that setting. Raises
+        Invalid where the command has no key=value at all, or has flags, because it is then of
+        another program."""
         strays = [word for word in words if not _PAIR.fullmatch(word)]
         for word in strays:
             require_arguments_defined(word)
@@ -209,6 +212,7 @@ class SettingSources:
         does not allow, and for a shell variable without a value."""
         field = self.settings.table.field(name)
         if field is not None and field.kind not in ("any", "list", "lists"):
+            # An empty text stands for null where the setting may be null.
             return field.parse(text) if text or not field.is_optional else text
         if not self.settings.table.is_of_no_account(name):
             require_defined(name, text)

@@ -217,8 +217,8 @@ def _pipeline(job: Job) -> dict[str, Any]:
     if layout.pp == 1:
         return {}
     return {
-        "num_layers_per_pipeline_stage": job.layers_per_chunk[0],
-        "num_pipeline_repeats": 1,
+        "num_layers_per_pipeline_stage": job.layers_per_chunk[0],  # all stages have as many
+        "num_pipeline_repeats": 1,  # no stage takes turns with several groups of layers
         "pipeline_fsdp_ag_once": layout.zero_stage == 3 and not layout.reshard,
     }
 

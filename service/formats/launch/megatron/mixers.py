@@ -36,9 +36,9 @@ def mixer_arguments(model: Architecture) -> dict[str, Any]:
 
 
 def common_attention(model: Architecture) -> Attention:
-    """Returns the attention that all layers have. Only their windows, and whether they share an
-    indexer, may differ. Raises UnknownLayers where there is no attention, where layers differ
-    otherwise, because Megatron has one for all, and for attention that Megatron does not have."""
+    """Returns the attention that all layers have: Megatron has one for all. Only windows, and
+    whether a layer shares an indexer, may differ. Raises UnknownLayers where anything else
+    differs, where no layer has attention, and for attention that Megatron does not have."""
     if not model.attentions:
         supported = "some layer has attention"
         raise UnknownLayers("model.layers", model.name, supported)

@@ -70,8 +70,8 @@ def _layer_arguments(job: Job) -> dict[str, Any]:
 
 
 def _attention_period(is_recurrent: Sequence[bool]) -> int | None:
-    """Returns 4 where every fourth layer has attention and the others are recurrent; None where
-    layers with attention stand irregularly."""
+    """Returns the period that linear_attention_freq takes: 4 where every fourth layer has
+    attention and the others are recurrent. None where layers with attention stand irregularly."""
     # The first layer with attention ends the first period.
     period = is_recurrent.index(False) + 1 if False in is_recurrent else 0
     if period < 2:

@@ -27,7 +27,7 @@ CHUNK, PREDICTION = "|", "/"
 
 def has_pattern(model: Architecture) -> bool:
     """Returns True where Megatron needs a layer pattern for the model: it is a hybrid, or has
-    delta nets beside sparse attention."""
+    delta nets beside sparse attention, of which experimental_attention_variant names only one."""
     has_nets = any(isinstance(recurrence, DeltaNet) for recurrence in model.recurrences)
     return model.is_hybrid or (
         has_nets and any(attention.is_sparse for attention in model.attentions)
@@ -45,6 +45,7 @@ def pattern_arguments(model: Architecture, chunks: Sequence[int]) -> dict[str, A
         layers = model.layers[start : start + count]
         parts.append("".join(letters[layer] for layer in layers))
         start += count
+    # A module of multi-token prediction has a layer like the last. Each letter counts as a layer.
     modules = [letters[model.layers[-1]]] * model.mtp_layers
     return {
         "num_layers": sum(map(len, parts)),
@@ -54,8 +55,8 @@ def pattern_arguments(model: Architecture, chunks: Sequence[int]) -> dict[str, A
 
 def num_letters(model: Architecture, layers: int) -> int:
     """Returns the number of letters that stand for the first `layers` layers of a chunk in a
-    pattern, where a layer's mixer and network have a letter each. Raises Inexpressible where
-    layers differ in that."""
+    pattern, as --recompute-num-layers counts them: one for the mixer of a layer and one for its
+    network. Raises Inexpressible where layers have different numbers of letters."""
     counts = {kind.blocks for kind in model.kinds}
     if len(counts) > 1 and layers:
         cure = "the layers of a chunk have as many letters in a pattern each; ask with 0"

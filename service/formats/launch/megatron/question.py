@@ -2,7 +2,8 @@
 of requests. The arguments come from launches of Megatron-LM and of Megatron-Bridge.
 
 A *stop* is a setting with which the framework refuses to start. A *reservation* is a remark that a
-setting could matter and is not, or not fully, taken into account.
+setting could matter and is not, or not fully, taken into account. `stops.attempt` notes the stop
+that a call raises, and goes on with the value `instead`.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def launch_reading(
     virtual = stops.attempt(lambda: virtual_stages(args, pp), instead=1)
     args = args.replaced(virtual_pipeline_model_parallel_size=str(virtual))
     refuse_gpt_neox(args)
-    if stack_id == NAME:  # Megatron-Bridge's recipes set it
+    if stack_id == NAME:  # raises Invalid without it; Megatron-Bridge's recipes set it themselves
         args.required("micro_batch_size")
     layout = _layout(args, pp, virtual, stops)
     workload = _workload(args)
@@ -164,9 +165,9 @@ def _load_balancing(args: Arguments) -> str:
 
 
 def _pattern_of_length(text: str, layers: int) -> str:
-    """Returns a layer pattern of this length in place of one that Megatron refuses:
-    "([0]*3+[1]*58)" for 61 layers and "([0]*3+[1]*40)". It cuts the pattern, or repeats its last
-    entry. Returns "1", a period of one layer, for a text that is no pattern."""
+    """Returns a layer pattern of this length in place of one that Megatron refuses, so that the
+    reading can go on: "([0]*3+[1]*58)" for 61 layers and "([0]*3+[1]*40)". It cuts the pattern, or
+    repeats its last entry. Returns "1", a period of one layer, for a text that is no pattern."""
     is_on_by_layer = layer_switches(text.replace(" ", ""), _MOST_SWITCHES)[:layers]
     is_on_by_layer += is_on_by_layer[-1:] * (layers - len(is_on_by_layer))
     runs = [f"[{int(is_on)}]*{len(list(run))}" for is_on, run in groupby(is_on_by_layer)]
@@ -182,7 +183,7 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
     is_divided = (args.integer("world_size", least=0) or 0) % (tp * pp * cp) == 0
     if is_divided and (args.text("world_size") or args.text("data_parallel_size")):
         dp = data_parallel_degree(args, tp * pp * cp)
-    even_split: list[int] = []
+    even_split: list[int] = []  # even chunks need no numbers
     chunks = stops.attempt(lambda: layers_per_chunk(args, pp, virtual), instead=even_split)
     layers = args.integer("num_layers") or 10**4  # more than any model has, where it is not known
     # One replica stands in for numbers of replicas that do not divide the ranks.
@@ -240,7 +241,7 @@ def _stack_of_layout(args: Arguments, layout: Mapping[str, Any]) -> dict[str, An
     parallelism, the exchange of context parallelism, and running statistics of balance."""
     fields: dict[str, Any] = {}
     if layout["tp"] > 1 and not layout["sequence_parallel"]:
-        fields["sequence_parallel"] = [True, False]  # the values that layouts may have
+        fields["sequence_parallel"] = [True, False]  # the catalogue's stack has True alone
     if layout["cp"] > 1:
         types = re.findall(r"[\w+]{1,40}", args.text("cp_comm_type") or "", re.ASCII)
         fields["context"] = _CONTEXT_EXCHANGES.get(types[0] if types else "p2p", "ring")

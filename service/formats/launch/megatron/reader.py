@@ -80,8 +80,8 @@ def read(
 
 
 def _default_origins(reading: LaunchReading, values: Mapping[str, str]) -> dict[str, str]:
-    """Returns, by field of the request, a sentence on where a value comes from that the launch does
-    not set."""
+    """Returns sentences for the answer, by field of the request, on where values come from that the
+    launch does not set."""
     origins = {}
     # A number of micro-batches is read only where --global-batch-size is missing.
     if reading.num_micro_batches is not None:

@@ -1,11 +1,12 @@
-"""The rules by which Megatron-Core refuses to start, beyond those of layouts: the rows of
-`fields/megatron_refusals.json`. A *stop* is a setting that breaks one.
+"""The rules by which Megatron-Core refuses to start, beyond those of layouts. A *stop* is a setting
+that breaks one. Each rule is a row of `fields/megatron_refusals.json`, with a *condition* such as
+{"use_torch_fsdp2": "on", "pipeline_model_parallel_size": {"above": 1}}.
 
-A condition holds where all of its arguments are as it says, and one of those under `any`. An
-argument is `set` or `unset`, `on` (neither unset nor False) or `off`, or has a text. As an object a
-condition says that it `is` one of some texts or is `not`, `has` one of some in it or `lacks` them,
-and that a count is `above` or `at_most` a number, or `at_least` or `below` another argument. A
-*stop* is a setting at which the framework itself refuses to start.
+A condition is met where every argument in it is as stated, and one alternative under `any` is met.
+A word says that the argument is `set`, `unset`, `on` (neither unset nor False) or `off`; any other
+word is its text. An object relates the argument to something: its text `is` or is `not` one of some
+texts, and `has` or `lacks` some in it; its count is `above` or `at_most` a number, and `at_least`
+or `below` another argument.
 """
 
 from __future__ import annotations

@@ -117,7 +117,8 @@ def _read_words(words: Sequence[str]) -> tuple[Settings, dict[str, str]]:
 
 def _branch_reservations(command: Command) -> Iterable[Reservation]:
     """Yields a reservation for each assignment in a branch of a script that may or may not run,
-    where it has flags that matter or gives a variable another value."""
+    `if …; then ARGS=--fp8-hybrid; fi`, where it has flags that matter or gives a variable another
+    value."""
     for assignment in command.in_branches:
         flags = re.findall(r"(?<![\w-])--[a-z][\w-]{0,99}", assignment, re.ASCII)
         flags_matter = not all(map(table().is_of_no_account, flags))
@@ -180,7 +181,7 @@ def _words_of(values: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _innermost_settings(document: Any) -> Iterable[tuple[str, Any]]:
-    """Yields the innermost names of a document with their values."""
+    """Yields the innermost names of a document with their values, whatever sections they are in."""
     if isinstance(document, Mapping):
         for name, value in document.items():
             if isinstance(value, Mapping):

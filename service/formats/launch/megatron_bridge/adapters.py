@@ -57,8 +57,9 @@ def adapters_in_python(model: Architecture, lora: Lora) -> str:
 
 
 def _adapted_modules(model: Architecture, lora: Lora) -> list[str]:
-    """Returns the names of the modules that get adapters, such as "linear_qkv". Routed experts
-    use the names of an MLP, so that patterns such as "*.experts.linear_fc1" tell them apart."""
+    """Returns the names of the modules that get adapters, such as "linear_qkv". The modules of
+    routed experts have the same names as those of an MLP. Where only one of the two is adapted,
+    patterns such as "*.experts.linear_fc1" tell them apart."""
     names: list[str] = []
     if "attention" in lora.targets:
         is_latent = any(attention.is_mla for attention in model.attentions)

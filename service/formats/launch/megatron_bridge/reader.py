@@ -1,4 +1,5 @@
-"""This module reads launches of Megatron-Bridge and NeMo 2, as arguments of Megatron-LM.
+"""This module reads launches of Megatron-Bridge and NeMo 2, as arguments of Megatron-LM, so that
+the reading of these serves both.
 
 Settings that a launch leaves out are those of its recipe. Where it names none they are those of the
 base of all recipes (megatron/bridge/recipes/common.py), as far as these decide time or memory. A
@@ -78,6 +79,7 @@ def read(
     model = reading.model
     if model is None and overrides.model is not None:
         model = {"name": overrides.model}
+    # The rules are written for flags of Megatron-LM, and the sender knows fields.
     reading = replace(
         reading,
         model=model,
@@ -156,6 +158,7 @@ def _precision_arguments(fields: Mapping[str, str]) -> dict[str, str]:
         values = {"bf16": "False", "fp16": "False"}
     elif name is not None:
         key = name.removesuffix("()").replace("-", "_")
+        # Lightning, on which NeMo 2 runs, calls fp16_mixed 16-mixed.
         formats = precisions().get({"16_mixed": "fp16_mixed"}.get(key, key))
         if formats is None:
             rule = f"must be one of {', '.join(precisions())}{suggestion(key, precisions())}"
@@ -196,9 +199,9 @@ def _switches(overrides: Overrides) -> dict[str, Any]:
             switches[f"ddp.{name}"] = value
     if fields.get("mixed_precision", "None") != "None":
         switches |= _named_precision(fields)
-    in_fp32 = fields.get("mixed_precision.grad_reduce_in_fp32")
-    if in_fp32 is not None:
-        switches[_GRADIENTS_IN_FP32] = in_fp32
+    reduces_in_fp32 = fields.get("mixed_precision.grad_reduce_in_fp32")
+    if reduces_in_fp32 is not None:
+        switches[_GRADIENTS_IN_FP32] = reduces_in_fp32
     gathers = fields.get("mixed_precision.fp4_param_gather")
     if gathers is not None:
         switches[_PARAM_GATHER] = gathers
@@ -221,7 +224,8 @@ def _named_precision(fields: Mapping[str, str]) -> dict[str, Any]:
 
 def _unread(args: Arguments, overrides: Overrides) -> UnreadSettings:
     """Returns the overrides that are not read, and adds reservations for the recipe itself
-    and for overrides that are read in part."""
+    and for overrides that are read in part. The one for the recipe is open (`is_open`): the recipe
+    may set anything."""
     settings = overrides.settings
     if overrides.recipe is not None:
         reason = "what the recipe sets itself is not known"

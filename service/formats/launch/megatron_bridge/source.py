@@ -61,7 +61,8 @@ class Overrides:
     def model(self) -> str | None:
         """Returns the catalogue's name for the model of the recipe: "llama-3-8b" for "recipe
         llama3_8b_pretrain_config". None where the catalogue has no such model."""
-        values = re.findall(r"\S+", self.recipe or "")[1::2]  # behind each option
+        # The values alone, each of which stands behind its option: "m llama3 s 8b" -> "llama3_8b".
+        values = re.findall(r"\S+", self.recipe or "")[1::2]
         match = _RECIPE.fullmatch("_".join(values))
         if match is None:
             return None

@@ -103,7 +103,7 @@ def words(settings: Mapping[str, Any]) -> list[str]:
     """Returns settings as Hydra overrides: "model.bf16=true". Fields that Hydra does not see in
     the recipe are added with a + in front."""
     return [
-        f"{'+' * name.startswith(_UNSEEN_BY_HYDRA)}{name}={_hydra_text(value)}"
+        f"{'+' if name.startswith(_UNSEEN_BY_HYDRA) else ''}{name}={_hydra_text(value)}"
         for name, value in settings.items()
     ]
 
@@ -139,7 +139,7 @@ def _fields_of_arguments(arguments: Mapping[str, Any]) -> Iterator[tuple[str, An
 
 def _model_fields(job: Job) -> dict[str, Any]:
     """Returns the fields of the model's sizes. They are written although the recipe sets them, so
-    that a recipe of another model gives no other job."""
+    that even a recipe of another model trains this one."""
     model = job.problem.architecture
     arguments = megatron_model.model_arguments(job)
     heads = arguments["num_attention_heads"]
@@ -188,7 +188,7 @@ def _fine_tuning_fields(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]
         cure = "packed sequences are trained one at a time; ask with micro_batch 1"
         raise Inexpressible("layout.micro_batch", job.layout.micro_batch, cure)
     fields |= {_PACKS: True, f"{_PACKING}.packed_sequence_size": workload.seq_len}
-    if switches.get(_GRAPHS, "none") != "none":
+    if switches.get(_GRAPHS, "none") != "none":  # a graph needs tensors of one size
         fields[f"{_PACKING}.pad_cu_seqlens"] = True
     return fields
 
@@ -226,11 +226,11 @@ def _named_precision_suffices(job: Job, switches: Mapping[str, Any]) -> bool:
     """Returns True where the named mixed precision sets exactly what the switches ask for."""
     precision = job.problem.workload.precision
     usual = precisions()[_PRECISION_NAMES[precision]]
-    in_fp32 = usual.get("grad_reduce_in_fp32") != "False"
+    reduces_in_fp32 = usual.get("grad_reduce_in_fp32") != "False"
     gathers = usual.get("fp8_param_gather") == "True"
     return (
         precision != "fp8"  # whose name leaves the first and the last layer in bf16
-        and switches.get(_GRADIENTS_IN_FP32, in_fp32) == in_fp32
+        and switches.get(_GRADIENTS_IN_FP32, reduces_in_fp32) == reduces_in_fp32
         and switches.get(_PARAM_GATHER, gathers) == gathers
     )
 

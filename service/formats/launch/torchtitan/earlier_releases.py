@@ -66,14 +66,16 @@ def name_in(name: str, release: str | None) -> str:
 
 
 class EarlierSettings(Settings):
-    """The settings of a file or of flags, by their names in 0.3.0. `ignored` change nothing, and
-    `assumed` are sentences about what is counted as something else than it is."""
+    """The settings of a file or of flags, by their names in 0.3.0; `older` are those that 0.3.0
+    has no name for. `ignored` change nothing, and `assumed` are sentences about what is counted as
+    something else than it is."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__(field_table(TABLE))
         self.ignored: list[str] = []
         self.assumed: list[str] = []
         facts = self.table.facts["earlier"]
+        # A ? behind the type, "int?", says that the setting may be null.
         self._fields = {
             name: Field(name=name, kind=kind.rstrip("?"), default=default)
             for name, (kind, default) in facts["read"].items()
@@ -140,7 +142,8 @@ class EarlierSettings(Settings):
     def _read_converters(self, is_sparse: bool) -> dict[str, Any]:
         """Returns the format of matrix products and the granularity of their scales:
         {"precision": "fp8", "scaling": {"fp8_scaling": "rowwise"}}; nothing for bf16. Records
-        reservations for converters that are unknown, or convert only some products."""
+        reservations for converters that are unknown, or convert only some products. `is_sparse`
+        says that the model has experts, which have converters of their own."""
         converters: list[str] = self.older["model.converters"]
         formats = [_CONVERTERS[converter] for converter in converters if converter in _CONVERTERS]
         if self.older["float8.enable_float8_linear"]:
@@ -153,7 +156,6 @@ class EarlierSettings(Settings):
         if others:
             reason = "what they make of layers is not known"
             self.add_text_reservation(shown("model.converters", others), reason)
-        # Experts have converters of their own.
         converts_experts = any(converter in _EXPERT_CONVERTERS for converter in converters)
         if is_sparse and bool(formats) != converts_experts:
             reason = "only some products are in a narrow format, and all are read alike"

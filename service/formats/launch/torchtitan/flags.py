@@ -51,6 +51,7 @@ class LaunchedSettings:
 def read_flags(text: str, version: str | None, files: LaunchFiles) -> LaunchedSettings:
     """Returns the settings of a command, or of a TOML file of a release before 0.3.0. Raises
     Invalid for what torchtitan's parser refuses."""
+    # A text with a heredoc is a script, even where that heredoc writes a TOML file.
     if _TOML_SECTION.search(text) and not _HEREDOC.search(text):
         earlier = EarlierSettings(read_toml(text))
         return _with_earlier(LaunchedSettings(Settings(field_table(TABLE))), earlier)
@@ -91,17 +92,18 @@ class _CommandReader:
         """Flags that 0.3.0 does not have."""
 
     def read(self) -> LaunchedSettings:
-        """Reads the command. With flags that only earlier releases have, it counts as a launch of
-        such a release. Where other words are of 0.3.0 alone, it is one of 0.3.0, and these flags
-        are stops."""
+        """Returns the settings of the command, which is one of 0.3.0 unless it has flags that only
+        earlier releases have. With such flags it counts as a launch of an earlier release. Where
+        another word is of 0.3.0 alone, it counts as one of 0.3.0, and these flags are stops."""
         self._read_variables()
         self._read_words()
         for branch in self.command.in_branches:  # assignments that may or may not have run
             self.settings.note(Reservation.of_branch(branch))
         launched = LaunchedSettings(self.settings, num_ranks=_num_ranks(self.command))
         earlier_flags = [*filter(is_of_earlier_release, self.unknown)]
-        if earlier_flags and (mark := self._mark_of_release()):
-            launched.stops = self._refuse_earlier(earlier_flags, mark)
+        newest_word = self._word_of_newest_release()
+        if earlier_flags and newest_word:
+            launched.stops = self._refuse_earlier(earlier_flags, newest_word)
         elif earlier_flags:
             return _with_earlier(launched, EarlierSettings(self._with_file()))
         self._take_unknown()
@@ -133,8 +135,9 @@ class _CommandReader:
                 _refuse_stray(part)
 
     def _read_flag(self, flag: _Flag, subcommand: str | None) -> None:
-        """Takes one flag. Raises Invalid behind a subcommand, such as
-        activation-checkpoint:full, for a flag that is no option of it."""
+        """Puts one flag into the settings. Raises Invalid for words behind it that are not its
+        value, and for a flag behind a subcommand, such as activation-checkpoint:full, that is no
+        option of that subcommand."""
         name = flag.name.replace("-", "_")
         if subcommand and not name.startswith(f"{RECOMPUTE}."):
             rule = (
@@ -152,13 +155,14 @@ class _CommandReader:
             strays = [*others, *strays]
         elif switched_off is not None and switched_off.kind == "bool":
             self.settings.put(positive, False)
+            # A value behind =, and words behind that, change nothing: the name alone says False.
             strays = [] if flag.has_equals else flag.values
         else:
             self.unknown[name] = " ".join(flag.values) or True
         if strays:
             _refuse_stray(strays[0])
 
-    def _mark_of_release(self) -> str | None:
+    def _word_of_newest_release(self) -> str | None:
         """Returns a flag or subcommand of the text that only 0.3.0 has; None where there is
         none."""
         given = self.settings.given
@@ -167,15 +171,15 @@ class _CommandReader:
             return f"activation-checkpoint:{given[RECOMPUTE]}"
         return flag
 
-    def _refuse_earlier(self, names: Sequence[str], mark: str) -> list[Stop]:
-        """Returns a stop for each flag of an earlier release, which 0.3.0 refuses; `mark` is a
-        word that shows the text to be of 0.3.0. Their values are taken as if their names were up
-        to date."""
+    def _refuse_earlier(self, names: Sequence[str], newest_word: str) -> list[Stop]:
+        """Returns a stop for each flag of an earlier release, which 0.3.0 refuses. `newest_word`
+        shows that the text is of 0.3.0. The values of these flags are still read, under the names
+        of 0.3.0, so that the rest of the launch can be judged."""
         flags = {name: self.unknown.pop(name) for name in names}
         self.settings.given = {**EarlierSettings(flags).given, **self.settings.given}
         rule = (
-            f"is a flag of torchtitan before {RELEASE}, and {mark} is one of {RELEASE}: write the"
-            " flags of one release"
+            f"is a flag of torchtitan before {RELEASE}, and {newest_word} is one of {RELEASE}:"
+            " write the flags of one release"
         )
         source = self.table.facts["parser"]
         return [
@@ -199,12 +203,13 @@ class _CommandReader:
         return {**read_toml(text), **self.unknown}
 
     def _take_unknown(self) -> None:
-        """Adds the flags that 0.3.0 does not have to the settings. They are stops, except where
-        another release runs or the config function is not known: there they may be valid."""
+        """Adds the flags that 0.3.0 does not have to the settings, where unknown names become
+        stops. Where another release runs, or the config function is not known, they may be valid,
+        and become reservations (remarks that they could matter)."""
         name = self.settings.given.get("config")
         configs = self.table.facts["configs"].get(self.settings.given.get("module"), {})
-        is_known = self.version in (None, RELEASE) and (name is None or name in configs)
-        self.settings.is_other_release = not is_known
+        knows_flags = self.version in (None, RELEASE) and (name is None or name in configs)
+        self.settings.is_other_release = not knows_flags
         self.settings.given |= self.unknown
 
 

@@ -91,6 +91,7 @@ def generated_split(num_layers: int, chunks: int, first: int, last: int) -> tupl
     if base == 0 or first > base or last > base:
         return None
     sizes = [base + (chunk < extra) for chunk in range(chunks)]
+    # The ends have fewer layers, by as many as the embedding and the head count for.
     sizes[0] -= first
     sizes[-1] -= last
     return tuple(sizes)

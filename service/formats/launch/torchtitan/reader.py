@@ -1,8 +1,10 @@
-"""This module reads flags of torchtitan 0.3.0, or the TOML file of a release before it.
+"""This module reads flags of torchtitan 0.3.0, or the TOML file of a release before it, as the
+question that a launch poses, so that it can be checked before it starts.
 
 A *config function* is the one in torchtitan's own code that --config names: it sets the model and
 other defaults. A *stop* is a setting with which torchtitan refuses to start. A *reservation* is a
-remark that a setting could matter and is not, or not fully, taken into account.
+remark that a setting could matter and is not, or not fully, taken into account. `stops.attempt`
+notes the stop that a call raises, and goes on with the value `instead`.
 """
 
 from __future__ import annotations
@@ -117,6 +119,7 @@ class _Reader:
             stack=stack,
             layout=layout,
             num_devices=self.num_devices,
+            # A shard degree of -1 takes what devices there are, and does not tell how many.
             devices_setting=None if values[_SHARD_DEGREE] == -1 else f"--{_SHARD_DEGREE}",
             num_micro_batches=_num_micro_batches(values, layout, workload),
             default_origins=self._default_origins(layout),
@@ -137,8 +140,8 @@ class _Reader:
         return known_release(NAME, self.version or (EARLIER if self.earlier else None))
 
     def _default_origins(self, layout: Mapping[str, Any]) -> dict[str, str]:
-        """Returns sentences that say which default a sequence length or a batch comes from, by
-        the field of the request. Settings that the text gives have none."""
+        """Returns sentences for the answer that say which default a sequence length or a batch
+        comes from, by the field of the request. Settings that the text gives have none."""
         local_batch = "training.local_batch_size"
         of_pipeline = "parallelism.pipeline_parallel_microbatch_size"
         fields = {
@@ -292,7 +295,7 @@ class _Reader:
         # By default a pipeline keeps gathered parameters, which each micro-batch would gather anew.
         reshards = policy == "always" or (policy == "default" and layout["pp"] == 1)
         dp_shard = layout.get("dp_shard")
-        is_sharded = dp_shard is None or dp_shard > 1
+        is_sharded = dp_shard is None or dp_shard > 1  # an unknown degree counts as sharding
         if layout["dp_replicate"] == 1:
             # FSDP shards over context parallelism too. On one rank it shards nothing, and counts as
             # on where the text sets its resharding or its offload.
@@ -394,7 +397,7 @@ class _Reader:
         if compiles and not compiles_model:
             stack["loss"] = "compiled" if "loss" in components else "pytorch"
         if layout["tp"] > 1 and not layout["sequence_parallel"]:
-            stack["sequence_parallel"] = [True, False]  # the values that layouts may have
+            stack["sequence_parallel"] = [True, False]  # the catalogue's stack has True alone
         schedule = layout.get("schedule", "1f1b")
         schedules = catalogue.stack(NAME).schedules
         if schedule not in schedules:  # the job runs one that the catalogue's stack does not offer

@@ -129,8 +129,8 @@ def _require_expressible(job: Job) -> None:
 
 def _is_own_selective(job: Job) -> bool:
     """Returns True where the layout recomputes the modules that torchtitan's selective policy
-    does, as far as the model has them."""
-    # The stack that the flags launch has the policy of torchtitan itself.
+    does, as far as the model has them. No flag lists other modules."""
+    # The policy is torchtitan's own, and not one that the request gives its stack.
     launched = as_launched(job.problem, job.layout, shipped_profile().software_year)
     of_policy = launched.selective[0]
     given = job.layout.recompute_modules or of_policy
@@ -177,13 +177,13 @@ def _training(job: Job) -> dict[str, Any]:
     pipeline the local batch is all that a rank computes in a step, otherwise one micro-batch."""
     layout = job.layout
     workload = job.problem.workload
-    of_rank = workload.global_batch // layout.dp
+    rank_batch = workload.global_batch // layout.dp
     # With adapters most parameters are frozen, and have 16 bits.
     keeps_masters = workload.master_weights and workload.lora is None
     settings: dict[str, Any] = {
         "training.seq_len": workload.seq_len,
         "training.global_batch_size": workload.global_batch,
-        "training.local_batch_size": of_rank if layout.pp > 1 else layout.micro_batch,
+        "training.local_batch_size": rank_batch if layout.pp > 1 else layout.micro_batch,
         "training.dtype": "float32" if keeps_masters else "bfloat16",
         "training.mixed_precision_param": (
             "float32" if workload.precision == "fp32" else "bfloat16"

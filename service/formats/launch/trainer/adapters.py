@@ -105,9 +105,9 @@ def _targets_and_modules(settings: Settings, assumed: list[str]) -> dict[str, li
     in_attention = bool(matrices & {*_ATTENTION_MATRICES})
     in_mlp = bool(matrices & {*_MLP_MATRICES})
     in_experts = in_mlp or bool(expert_parameters)
-    has_adapters = {"attention": in_attention, "mlp": in_mlp, "experts": in_experts}
+    is_adapted = {"attention": in_attention, "mlp": in_mlp, "experts": in_experts}
     # Where no name is known, all groups count.
-    targets = [group for group, is_in in has_adapters.items() if is_in] or [*has_adapters]
+    targets = [group for group, is_in in is_adapted.items() if is_in] or [*is_adapted]
     if in_experts and not in_mlp:  # lora_target_parameters adapts experts as a whole
         matrices |= {*_MLP_MATRICES}
     in_groups: list[str] = []  # all matrices of the groups that have adapters at all
@@ -128,9 +128,10 @@ def _add_reservation_for_others(settings: Settings, name: str, matrices: list[st
     unknown = [
         word for word in modules if word != _ALL and word.rpartition(".")[2] not in _MATRICES
     ]
-    others = [word for word in unknown if _NAME.fullmatch(word)]
-    if others:
-        reason = f"adapters of {', '.join(others[:4])} are not described"
+    # Words that are no plain names, such as ".*(q_proj|v_proj)", are regular expressions.
+    unknown_names = [word for word in unknown if _NAME.fullmatch(word)]
+    if unknown_names:
+        reason = f"adapters of {', '.join(unknown_names[:4])} are not described"
         settings.add_reservation(name, reason, _GIVE, answered_by="workload.lora")
     elif not all(map(_NAME.fullmatch, modules)):
         counted = ", ".join(matrices) or "all matrices"

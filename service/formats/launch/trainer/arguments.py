@@ -58,8 +58,8 @@ def documents_in(words: Sequence[str]) -> list[str]:
 
 def flags_of(words: Sequence[str], switches: Collection[str] = ()) -> dict[str, str]:
     """Returns the flags of a launcher by name, with underscores: {"num_processes": "8"}. Those
-    in `switches` take no value, and are "true". Raises Undefined for a shell variable without a
-    value that may hold flags."""
+    in `switches` take no value, and are "true", as is any flag that another flag follows. Raises
+    Undefined for a shell variable without a value that may hold flags."""
     flags: dict[str, str] = {}
     index = 0
     while index < len(words):

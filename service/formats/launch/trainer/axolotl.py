@@ -1,5 +1,5 @@
 """The YAML of axolotl 0.21.0 (utils/schemas, utils/config) in the names of accelerate and the
-Trainer of transformers.
+Trainer of transformers, so that one reader serves all tools around the Trainer.
 
 The functions read axolotl's settings in `settings`, and put into `trainer` what they mean there. A
 *stop* is a setting with which axolotl refuses to start, and a *reservation* a remark that a setting
@@ -85,7 +85,8 @@ def _put_batch(trainer: TrainerSettings, settings: Settings) -> None:
     batch = settings.integer("batch_size")
     steps = settings.integer("gradient_accumulation_steps")
     if batch and micro_batch and "gradient_accumulation_steps" not in settings.given:
-        steps = max(batch // micro_batch, 1)  # validation.py, where batch_size is deprecated
+        # The deprecated batch_size is the product of both (validation.py).
+        steps = max(batch // micro_batch, 1)
     trainer.put("per_device_train_batch_size", micro_batch, source_name="micro_batch_size")
     trainer.put("gradient_accumulation_steps", steps)
     trainer.put("max_length", settings.value("sequence_len"), source_name="sequence_len")
@@ -149,6 +150,7 @@ def _put_adapters(trainer: TrainerSettings, settings: Settings) -> None:
     trained."""
     adapter = settings.text("adapter")
     if adapter is None or not adapter:
+        # Without an adapter these have no effect, and need no reservation.
         for name in ("lora_r", "load_in_8bit", "load_in_4bit"):
             trainer.settings.pop(name, None)
         _put_trained_parameters(trainer, settings)
@@ -177,8 +179,8 @@ def _put_kernels(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets the attention kernel, and losses that never hold all logits, in `trainer`. Records a
     reservation for quantization-aware training."""
     if "attn_implementation" not in trainer.settings:
-        switches = (kernel for name, kernel in _ATTENTION.items() if settings.boolean(name))
-        if kernel := next(switches, None):
+        kernels = (kernel for name, kernel in _ATTENTION.items() if settings.boolean(name))
+        if kernel := next(kernels, None):
             trainer.put("attn_implementation", kernel)
     plugins = " ".join(map(str, settings.value("plugins") or ()))
     has_cut_loss = settings.given.get("cut_cross_entropy", "CutCrossEntropyPlugin" in plugins)
@@ -237,7 +239,7 @@ def _put_context(trainer: TrainerSettings, settings: Settings, version: str | No
     DeepSpeed's sequence parallelism (utils/distributed.py)."""
     cp = settings.integer("context_parallel_size") or settings.integer("context_parallel.size") or 1
     cp = settings.integer("sequence_parallel_degree") or cp
-    trainer.settings.pop(f"{DEGREES}cp_size", None)
+    trainer.settings.pop(f"{DEGREES}cp_size", None)  # which `renamed` has set as if for a ring
     if cp == 1:
         return
     backend = settings.text("context_parallel.backend")

@@ -38,8 +38,8 @@ def document_of(
 ) -> dict[str, Any] | None:
     """Removes the DeepSpeed document from the arguments of a launch, and returns its settings.
     It is a file or JSON (--deepspeed ds.json), single settings
-    (deepspeed.zero_optimization.stage), or what accelerate makes of its own. Returns None where
-    DeepSpeed does not run."""
+    (deepspeed.zero_optimization.stage), or the document that accelerate makes of its settings in
+    deepspeed_config. Returns None where DeepSpeed does not run."""
     prefix = "deepspeed."
     inline = {
         name.removeprefix(prefix): arguments.pop(name)
@@ -121,7 +121,7 @@ def with_trainer_values(
     if completed.get(_BATCH) == _AUTO:
         del completed[_BATCH]
     # transformers fills in the sizes of ZeRO's buckets by the width of the model, which is not
-    # known here: they count as not set.
+    # known here: they count as not set. Devices are no such sizes.
     automatic = [name for name, value in completed.items() if value == _AUTO]
     for name in automatic:
         if name.startswith("zero_optimization.") and "device" not in name:

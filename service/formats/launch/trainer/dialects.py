@@ -1,5 +1,6 @@
-"""The tools whose settings are translated into those of accelerate and the Trainer, each with its
-table of fields. *Unread* settings are those that no translation uses."""
+"""The tools whose settings are translated into those of accelerate and the Trainer, so that one
+reader serves all of them, each with its table of fields. *Unread* settings are those that no
+translation uses."""
 
 from __future__ import annotations
 

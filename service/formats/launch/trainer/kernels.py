@@ -66,12 +66,12 @@ def read_switches(
         if settings.get(name) is None or value in switch_values.get(name, ()):
             continue  # `set_switches` below reads it
         del switch_settings[name]
-        other = kernel.counted_as.get(value)
+        stand_in = kernel.counted_as.get(value)
         if value in kernel.fields:
             fields |= kernel.fields[value]
-        elif other in switch_values.get(name, ()):
-            assumed.append(f"{name} {settings[name]} is counted as {other}")
-            switch_settings[name] = other
+        elif stand_in in switch_values.get(name, ()):
+            assumed.append(f"{name} {settings[name]} is counted as {stand_in}")
+            switch_settings[name] = stand_in
         elif value not in kernel.defaults:
             answer = kernel.answered_by
             cure = f"give {answer}" if answer else "leave it out, which takes more memory"

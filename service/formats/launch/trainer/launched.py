@@ -104,13 +104,15 @@ def _settings_of_document(text: str) -> dict[str, Any] | None:
     try:
         return read_settings(text)
     except Invalid:
+        # A text that begins with a brace is faulty JSON, and no script.
         if text.lstrip()[:1] in ("{", "") or not _is_script(text):
             raise
         return None
 
 
 def _is_script(text: str) -> bool:
-    """Returns True where a text starts a program or writes a file, or is a script with a fault."""
+    """Returns True for a shell script, and False for a document: a script starts a program or
+    writes a file, or has a fault in its shell syntax."""
     if "<<" in text:
         return True
     try:
@@ -163,7 +165,7 @@ def _launched_by(command: Started, files: LaunchFiles) -> Launched:
     # axolotl starts the launcher that --launcher names, with the arguments behind `--`.
     launcher_of_tool = settings_of(arguments).get("launcher", "accelerate")
     if dialect == "transformers":
-        # Settings of a DeepSpeed document do not make a script's arguments a document.
+        # A plain script that takes settings of DeepSpeed as arguments remains a plain script.
         dialect_of_settings = _dialect_of(launched.settings)
         launched.dialect = dialect if dialect_of_settings == "deepspeed" else dialect_of_settings
     if command.launcher == "accelerate":
@@ -182,7 +184,7 @@ def _settings_of_arguments(arguments: Sequence[str], launched: Launched) -> dict
     documents = {name: name for name in documents_in(arguments)}
     for flag in ("config", "config_file"):
         file = flags.get(flag)
-        # axolotl's own file stands in front of all flags.
+        # For axolotl --config names no file of settings: its file stands in front of all flags.
         if isinstance(file, str) and launched.dialect != "axolotl":
             documents[file] = f"--{flag} {flags.pop(flag)}"
     for file, setting in documents.items():
@@ -227,14 +229,14 @@ def _settings_of_launcher(command: Started, launched: Launched) -> dict[str, Any
 
 
 def _num_devices(command: Started, launcher_arguments: Sequence[str]) -> int | None:
-    """Returns the ranks that the launcher starts. Without a number of nodes it is one node, the
-    default of torchrun and deepspeed. None where the ranks of a node, or the hosts of a hostfile,
-    are not known."""
+    """Returns the number of ranks that the launcher starts; None where the ranks of a node, or
+    the hosts of a hostfile, are not known. `launcher_arguments` are those that axolotl hands to
+    its launcher. A launch without a number of nodes has one, as torchrun and deepspeed start it."""
     shell = command.command
     if shell.num_ranks is not None:
         return shell.num_ranks
     environment = shell.environment
-    of_torchrun = flags_of(launcher_arguments)  # which axolotl starts
+    of_torchrun = flags_of(launcher_arguments)
     per_node = _count(of_torchrun.get("nproc_per_node")) or shell.nproc_per_node
     per_node = per_node or _count(environment.get("NPROC_PER_NODE"))
     # Without a number, ranks are started on the devices that the environment makes visible.

@@ -1,6 +1,7 @@
 """The settings of LLaMA-Factory 0.9.5 (hparams, model/patcher.py, model/adapter.py) in the names of
-accelerate and the Trainer of transformers. The functions read LLaMA-Factory's settings in
-`settings`, and put into `trainer` what they mean there."""
+accelerate and the Trainer of transformers, so that one reader serves all tools. The
+functions read LLaMA-Factory's settings in `settings`, and put into `trainer` what they mean there.
+"""
 
 from __future__ import annotations
 

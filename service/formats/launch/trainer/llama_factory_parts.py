@@ -13,7 +13,8 @@ from service.formats.settings.settings import Settings
 
 def put_trained_layers(trainer: TrainerSettings, settings: Settings, prefix: str = "") -> None:
     """Sets in `trainer` that the last `freeze_trainable_layers` layers are trained, or the first
-    ones where that is negative. `prefix` begins the names of the settings."""
+    ones where that is negative, or with use_llama_pro as many at equal distances. `prefix` begins
+    the names of the settings."""
     number = f"{prefix}freeze_trainable_layers"
     extra = f"{prefix}freeze_extra_modules"
     modules = f"{prefix}freeze_trainable_modules"

@@ -1,6 +1,7 @@
 """The settings of LLaMA-Factory's second interface (llamafactory 0.9.5, v1/config, v1/plugins) in
-the names of accelerate and the Trainer of transformers. The functions read LLaMA-Factory's settings
-in `settings`, and put into `trainer` what they mean there."""
+the names of accelerate and the Trainer of transformers, so that one reader serves all tools. The
+functions read LLaMA-Factory's settings in `settings`, and put into `trainer` what they mean there.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     """Returns the settings of LLaMA-Factory's second interface under the names of accelerate and
     the Trainer."""
     trainer = renamed(settings)
-    # These count by their defaults too: checkpointing and bf16 are on.
+    # `renamed` takes given settings alone, and the defaults of these count too: bf16 and
+    # checkpointing are on.
     for name in ("cutoff_len", "micro_batch_size", "bf16", "enable_activation_checkpointing"):
         trainer.put(settings.table.facts["renamed"][name], settings.value(name), source_name=name)
     if settings.given.get("global_batch_size"):

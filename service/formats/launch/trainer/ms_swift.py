@@ -1,6 +1,6 @@
 """The arguments of ms-swift 4.6.0 (arguments, trainers/arguments.py, config) in the names of
-accelerate and the Trainer of transformers. The functions read ms-swift's settings in `settings`,
-and put into `trainer` what they mean there."""
+accelerate and the Trainer of transformers, so that one reader serves all tools. The functions read
+ms-swift's settings in `settings`, and put into `trainer` what they mean there."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _put_precision(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _put_adapters(trainer: TrainerSettings, settings: Settings) -> None:
-    """Sets LoRA adapters in `trainer`, which are the default, unless all parameters are trained.
+    """Sets LoRA adapters in `trainer`, unless all parameters are trained. LoRA is the default.
     Adds a reservation for adapters of other kinds."""
     names = ("tuner_type", "train_type", "sft_type")
     name = next((candidate for candidate in names if candidate in settings.given), "tuner_type")

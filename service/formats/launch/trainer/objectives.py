@@ -93,15 +93,15 @@ def workload_of(
         assumed.append(f"{_pairs_note(objective)}, and batches are counted in sequences")
     if objective.head != "vocabulary":
         workload["head"] = objective.head
-    reference = objective.reference
-    if reference and settings.boolean(_PRECOMPUTED):
+    reference_forwards = objective.reference
+    if reference_forwards and settings.boolean(_PRECOMPUTED):
         assumed.append("the reference runs before the first step, which is not counted")
-        reference = 0
-    if reference + objective.without_gradients:
+        reference_forwards = 0
+    if reference_forwards + objective.without_gradients:
         is_shared = has_adapters and not settings.given.get(REFERENCE_MODEL)
         workload["reference"] = {
-            "forwards": float(reference + objective.without_gradients),
-            "own_weights": bool(reference) and not is_shared,
+            "forwards": float(reference_forwards + objective.without_gradients),
+            "own_weights": bool(reference_forwards) and not is_shared,
         }
     return workload
 

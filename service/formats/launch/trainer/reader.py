@@ -1,5 +1,5 @@
-"""Reads launches of the Trainer of transformers: the layout with FSDP, DeepSpeed or Megatron, the
-workload and the model.
+"""Reads launches of the Trainer of transformers as the question that they pose, so that they can be
+checked before they start: the layout with FSDP, DeepSpeed or Megatron, the workload and the model.
 
 A *tool* is a program around the Trainer that has names of its own for settings, such as axolotl. A
 *stop* is a setting with which the framework refuses to start, and a *reservation* a remark that a
@@ -132,7 +132,7 @@ class _Reader:
             arguments.setdefault(OBJECTIVE, self.launched.objective)
         if self.launched.dialect == "trl":  # TRL's configs override defaults of the Trainer
             fill_in_defaults(arguments, self.default_origins, self.assumed)
-        # accelerate's default is set: how context is split is read from the given backend.
+        # accelerate's default backend is written out: switches are read from given settings alone.
         if "parallelism_config.parallelism_config_sp_size" in arguments:
             backend = "parallelism_config.parallelism_config_sp_backend"
             arguments.setdefault(backend, "deepspeed")
@@ -142,6 +142,7 @@ class _Reader:
         """Returns arguments as settings that are checked by the tables of accelerate and the
         Trainer."""
         settings = Settings(trainer_table(self.launched.dialect), arguments)
+        # A plain script is known to train with preferences by its name, which messages then show.
         if not self._is_tool:
             settings.written[OBJECTIVE] = self.launched.program
         return settings
@@ -179,6 +180,7 @@ class _Reader:
         num_ranks = self._num_ranks(trainer_settings)
         ulysses = trainer_settings.integer("parallelism_config.parallelism_config_sp_size") or 1
         document = dict(document)
+        # accelerate hands the degree of Ulysses on to DeepSpeed, whose document may leave it out.
         if ulysses > 1:
             document.setdefault("sequence_parallel_size", ulysses)
         if has_trainer:
@@ -285,7 +287,8 @@ class _Reader:
 
     def _parallelism(self, settings: Settings, num_ranks: int | None) -> tuple[str, dict[str, Any]]:
         """Returns the name of the stack, "fsdp" or "megatron", that the distributed_type
-        selects, and the fields of the layout. Raises Invalid for an unknown type."""
+        selects, and the fields of the layout. Plain data parallelism is "fsdp" with ZeRO 0. Raises
+        Invalid for an unknown type."""
         kind = str(settings.text("distributed_type") or "no").upper()
         recompute = "full" if checkpoints_activations(settings) else "none"
         if kind == "FSDP":
@@ -317,7 +320,7 @@ class _Reader:
         self, document: Settings, arguments: Settings, stack: str, layout: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Returns the fields of the stack that the settings of a document and of the Trainer
-        decide, and those of its rules that the Trainer does not have, as False."""
+        decide. Rules of the stack that do not bind the Trainer are among them, as False."""
         values = {**document.given, **arguments.given}
         release = self._release(stack, "")  # "" stands for the newest
         switches = read_switches(values, arguments, stack, release, layout, self.assumed)
@@ -336,7 +339,7 @@ class _Reader:
         if setting is not None:
             name = str(arguments[setting])
             model = named_model(setting, name, self.launched.files)
-            workload = self._with_bits(workload, model, f"{setting} = {name}")
+            workload = self._with_frozen_bits(workload, model, f"{setting} = {name}")
         unread = UnreadSettings.joined(unread_parts)
         return replace(
             reading,
@@ -351,7 +354,7 @@ class _Reader:
             ignored=unread.no_account,
         )
 
-    def _with_bits(
+    def _with_frozen_bits(
         self, workload: Mapping[str, Any], model: NamedModel, setting: str
     ) -> Mapping[str, Any]:
         """Returns the workload with the bits of frozen weights that the name of the model
@@ -420,8 +423,8 @@ _FIELD_OF_SETTING = {
 
 
 def _defaults_of_tool(trainer: TrainerSettings, launched: Launched) -> dict[str, str]:
-    """Returns sentences that say which of the tool's defaults a value comes from, by the field
-    of the request. Settings that the launch gives have none."""
+    """Returns sentences for the answer that say which of the tool's defaults a value comes from,
+    by the field of the request. Settings that the launch gives have none."""
     return {
         field: f"the default of {trainer.name_in_tool(name)} in {trainer.framework}"
         for name, field in _FIELD_OF_SETTING.items()

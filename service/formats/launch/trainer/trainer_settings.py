@@ -81,8 +81,8 @@ def renamed(settings: Settings) -> TrainerSettings:
 
 
 def put_fsdp(trainer: TrainerSettings, settings: Settings, version: int) -> None:
-    """Sets FSDP as the way of sharding in `trainer`, with every key of fsdp_config, whether or
-    not it is written with the prefix fsdp_."""
+    """Sets FSDP of this version, 1 or 2, as the way of sharding in `trainer`, with every key of
+    fsdp_config, whether or not it is written with the prefix fsdp_."""
     trainer.put("distributed_type", "FSDP")
     trainer.put("fsdp_config.fsdp_version", version)
     for name, value in settings.given.items():

@@ -44,7 +44,8 @@ def fill_in_defaults(
             default_origins[_FIELD_OF_SETTING[name]] = f"the default of {name} in TRL"
     objective = str(arguments.get(OBJECTIVE) or "sft")
     if objective != "sft":
-        loss = arguments.pop(_LOSS, None)  # a loss of preferences; only this one changes forwards
+        # Of the losses that compare answers, only this one has other forward passes.
+        loss = arguments.pop(_LOSS, None)
         if loss == "apo_zero_unpaired":
             arguments[OBJECTIVE] = loss
     since = _WITHOUT_LOGITS.get(objective)

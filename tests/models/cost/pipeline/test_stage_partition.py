@@ -310,19 +310,19 @@ def test_with_both_ends_on_one_the_largest_chunk_is_least_where_the_slowest_stag
 def test_a_v_puts_both_ends_on_the_first_stage() -> None:
     layout = Layout(pp=4, virtual_stages=2, schedule="zero_bubble_v")
     _, found = partition(model([(0, 2), (1, 6)], 2.0), Layouts.of([layout]))
-    assert found.amounts[0, : found.different[0]].tolist() == [
+    assert found.amounts[0, : found.distinct_count[0]].tolist() == [
         [1, 1, 1, 1],
         [1, 1, 0, 0],
         [0, 2, 0, 0],
     ]
-    assert found.kind[0].tolist() == [0, 1, 2, 2]
+    assert found.distinct[0].tolist() == [0, 1, 2, 2]
 
 
 def test_two_stages_of_dualpipe_hold_half_of_the_same_chunks() -> None:
     layout = Layout(pp=4, schedule="dualpipe")
     _, found = partition(model([(0, 2), (1, 6)], 2.0), Layouts.of([layout]))
-    assert found.amounts[0, : found.different[0]].tolist() == [[1, 1, 0.5, 0.5], [0, 2, 0, 0]]
-    assert found.kind[0].tolist() == [0, 1, 1, 0]
+    assert found.amounts[0, : found.distinct_count[0]].tolist() == [[1, 1, 0.5, 0.5], [0, 2, 0, 0]]
+    assert found.distinct[0].tolist() == [0, 1, 1, 0]
 
 
 # -- any chunks
@@ -356,7 +356,7 @@ def test_layers_of_multi_token_prediction_are_where_the_head_is() -> None:
     layers = model([(0, 1), (1, 7)], 5.0, mtp_layers=2)
     layout = Layout(pp=4, balanced=False)
     _, found = partition(layers, Layouts.of([layout]))
-    assert found.amounts[0, : found.different[0]].tolist() == [
+    assert found.amounts[0, : found.distinct_count[0]].tolist() == [
         [1, 1, 1, 0],
         [0, 2, 0, 0],
         [0, 4, 0, 1],
@@ -368,8 +368,8 @@ def test_layers_of_multi_token_prediction_are_where_the_head_is() -> None:
 def test_stages_that_differ_are_told_apart_and_stretches_of_equal_ones_are_listed() -> None:
     stated = Layout(pp=8, balanced=True, layers_per_chunk=(2, 1, 1, 1, 2, 2, 1, 1))
     _, found = partition(model([(0, 11)], 1.0), Layouts.of([stated]))
-    assert found.kind[0].tolist() == [0, 1, 1, 1, 2, 2, 1, 3]
-    assert found.first_alike[0, : found.different[0]].tolist() == [0, 1, 4, 7]
+    assert found.distinct[0].tolist() == [0, 1, 1, 1, 2, 2, 1, 3]
+    assert found.first_alike[0, : found.distinct_count[0]].tolist() == [0, 1, 4, 7]
     assert found.stretch_ends[0, : found.stretch_end_count[0]].tolist() == [0, 1, 3, 4, 5, 6, 7]
 
 
@@ -381,11 +381,11 @@ def assert_same(
 ) -> None:
     """That partition i of the one is partition j of the other, of so many stages. Of several paths
     that cost the same, either may have any."""
-    assert expected.different[i] == found.different[j]
+    assert expected.distinct_count[i] == found.distinct_count[j]
     assert expected.stretch_end_count[i] == found.stretch_end_count[j]
-    different, stretch_ends = expected.different[i], expected.stretch_end_count[i]
+    different, stretch_ends = expected.distinct_count[i], expected.stretch_end_count[i]
     lengths = {"kind": stages, "stretch_ends": stretch_ends}
-    for name in ("amounts", "first_alike", "first", "last", "kind", "stretch_ends"):
+    for name in ("amounts", "first_alike", "first", "last", "distinct", "stretch_ends"):
         length = lengths.get(name, different)
         of_one, of_other = getattr(expected, name)[i, :length], getattr(found, name)[j, :length]
         assert of_one.tolist() == of_other.tolist(), name
@@ -406,7 +406,7 @@ def test_each_layout_has_its_own_of_few_partitions() -> None:
         problem = random_problem(rng)
         layouts = random_layouts(problem, rng, 300)
     tables, code = distinct_partitions(problem, layouts)
-    assert len(tables.different) < len(layouts) / 3
+    assert len(tables.distinct_count) < len(layouts) / 3
     for row in range(len(layouts)):
         alone, _ = distinct_partitions(problem, Layouts.of([layouts[row]]))
         assert_same(alone, 0, tables, code[row], layouts[row].pp, layers_of(problem).costs)
@@ -420,7 +420,7 @@ def test_chunks_have_the_layers_that_are_in_amounts() -> None:
             assert len(chunks) == layout.pp * layout.virtual_stages
             order = [kind for kind, count in problem.architecture.layer_runs for _ in range(count)]
             assert [kind for chunk in chunks for kind in chunk] == order
-            whole = tables.amounts[code[row], tables.kind[code[row], : layout.pp]].sum(axis=0)
+            whole = tables.amounts[code[row], tables.distinct[code[row], : layout.pp]].sum(axis=0)
             ends = [1, 1]
             assert whole.tolist() == [*problem.architecture.layers_per_kind_with_mtp, *ends]
 
@@ -434,9 +434,9 @@ def test_tables_have_what_stages_hold() -> None:
             layout, i = layouts[row], code[row]
             pp = layout.pp
             stages = stages_of(layout, chunks, layers_of(problem))
-            kind = tables.kind[i, :pp].tolist()
+            kind = tables.distinct[i, :pp].tolist()
             distinct = list(dict.fromkeys(stages))
-            assert tables.different[i] == len(distinct)
+            assert tables.distinct_count[i] == len(distinct)
             assert kind == [distinct.index(stage) for stage in stages]
             for of, (amounts, first, last) in enumerate(distinct):
                 assert tables.first_alike[i, of] == kind.index(of)
