@@ -154,9 +154,9 @@ class _CommandReader:
             self.settings.put(name, value)
             strays = [*others, *strays]
         elif switched_off is not None and switched_off.kind == "bool":
+            _require_no_value(switched_off, flag)
             self.settings.put(positive, False)
-            # A value behind =, and words behind that, change nothing: the name alone says False.
-            strays = [] if flag.has_equals else flag.values
+            strays = flag.values
         else:
             self.unknown[name] = " ".join(flag.values) or True
         if strays:
@@ -238,16 +238,22 @@ def _value_and_rest(field_: Field, flag: _Flag) -> tuple[Any, list[str]]:
     """Returns the value of a flag by the type of its field, and the words behind it that are not
     part of the value. Raises Invalid for a value that does not fit."""
     if field_.kind == "bool":
-        if flag.has_equals:
-            section, _, last = field_.name.rpartition(".")
-            rule = f"is a flag, without a value: write --{field_.name}, or --{section}.no_{last}"
-            raise invalid_launch(shown(field_.name, flag.values[0]), rule)
+        _require_no_value(field_, flag)
         return True, flag.values
     if not flag.values:
         raise invalid_launch(f"--{flag.name}", "needs a value behind it")
     if field_.kind == "lists":
         return [part.split(",") for part in flag.values], []
     return field_.parse(flag.values[0]), flag.values[1:]
+
+
+def _require_no_value(field_: Field, flag: _Flag) -> None:
+    """Raises Invalid for a flag of a boolean field that has a value behind =, as in
+    --compile.enable=true, which torchtitan's parser refuses."""
+    if flag.has_equals:
+        section, _, last = field_.name.rpartition(".")
+        rule = f"is a flag, without a value: write --{field_.name}, or --{section}.no_{last}"
+        raise invalid_launch(shown(flag.name, flag.values[0]), rule)
 
 
 def _refuse_stray(word: str) -> None:

@@ -408,6 +408,13 @@ def test_sequence_parallelism_may_be_off() -> None:
     assert reading.stack["sequence_parallel"] == [True, False]
 
 
+@pytest.mark.parametrize("name", ["enable_sequence_parallel", "no-enable-sequence-parallel"])
+def test_a_flag_that_takes_no_value_is_refused_with_one(name: str) -> None:
+    """tyro, which parses torchtitan's command line, refuses it too."""
+    with pytest.raises(Invalid, match=f"{name} = true': is a flag, without a value"):
+        read(f"--module llama3 --config llama3_8b --parallelism.{name}=true")
+
+
 @pytest.mark.parametrize(
     ("schedule", "read_as", "chunks", "is_same"),
     [
