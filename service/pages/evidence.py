@@ -53,8 +53,11 @@ def _context(services: Services, sent: Mapping[str, str]) -> dict[str, Any]:
     query of the URL. `kept` has those of its filters that the form does not show, which hidden
     inputs send on."""
     in_form = {name: sent.get(name, "") for name in _FORM_FIELDS}
+    # A URL without `exact` shows runs that differ too, as the API does; an empty form proposes to
+    # leave them out.
+    exact = sent.get("exact", "false" if sent else "true")
     return {
-        "form": {**in_form, "exact": sent.get("exact", "true")},
+        "form": {**in_form, "exact": exact},
         "kept": {
             name: value
             for name, value in sent.items()

@@ -62,6 +62,18 @@ def test_the_filters_of_the_url_stand_in_the_form(shared_client: TestClient) -> 
     assert '<option value="false" selected>' in page
 
 
+@pytest.mark.parametrize(
+    ("url", "chosen"), [("/evidence", "true"), ("/evidence?model=deepseek-v3", "false")]
+)
+def test_the_form_says_whether_runs_that_differ_are_left_out(
+    shared_client: TestClient, url: str, chosen: str
+) -> None:
+    page = shared_client.get(url).text
+    assert (
+        f'<option value="{chosen}" selected>' in page.split('name="exact"')[1].split("</select>")[0]
+    )
+
+
 def test_an_answer_leads_to_the_runs_that_are_like_it(client: TestClient) -> None:
     answer = client.post("/v1/recommendations", json=BODY).json()
     query = {"recommendation_id": answer["id"]}
