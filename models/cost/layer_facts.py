@@ -157,7 +157,7 @@ def _product(projection: Projection) -> _Product:
     """Return the row of a projection that is not fused with others. Its `cut` says what tensor
     parallelism divides: its inputs ("rows"), its outputs ("columns") or neither ("whole")."""
     return _Product(
-        rows_local=projection.cut == "whole",
+        rows_local=projection.cut == "whole",  # Ranks have it whole, each for its own tokens.
         inputs=projection.n_in,
         outputs=projection.n_out,
         cut_inputs=projection.cut == "rows",

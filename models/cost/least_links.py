@@ -151,6 +151,8 @@ def least_links(facts: Facts, row: Row, least: LeastLinks, dispatch: Array) -> L
     """Return lower bounds of the costs of a layout's collectives, each in the placement that is
     best for its axis. Write those of exchanges of tokens into `dispatch` (kinds, 2). The bound is 0
     for collectives that depend on the division of data parallelism while it is UNDECIDED."""
+    # The last two arguments of least_expert_cost: the distance between neighbours, and how many
+    # devices take part. Ranks of ep are etp apart, since etp is inside.
     for kind in range(facts.kinds):
         cost = least_expert_cost(least, row, DISPATCH + kind, row.etp, row.ep)
         dispatch[kind, 0] = cost.byte_s

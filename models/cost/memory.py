@@ -89,6 +89,7 @@ def embedding_size(f: Facts, shard: Shard) -> PartSize:
     """Return the parameters of the embedding on one device, of which none is in experts."""
     dense = f.embedding_parameters / shard.tp
     trained_dense = dense if f.trains_embedding else 0.0
+    # The zeros: it has no experts, and only layers count as units that FSDP gathers.
     return PartSize(dense, 0.0, 0.0, trained_dense, 0.0)
 
 
@@ -98,6 +99,7 @@ def head_size(f: Facts, shard: Shard) -> PartSize:
     tied head has no matrix of its own."""
     dense = f.head_parameters / shard.tp + f.hidden_size
     trained_dense = dense if f.trains_head else 0.0
+    # The zeros: it has no experts, and only layers count as units that FSDP gathers.
     return PartSize(dense, 0.0, 0.0, trained_dense, 0.0)
 
 
@@ -165,7 +167,7 @@ def network_activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array
         # The outputs of the up-projections. A gated MLP has two, and the second is DENSE_HALF.
         pieces[DENSE] = width * hidden
         pieces[DENSE_HALF] = width * hidden * (layer.dense_matrices - 2)
-        pieces[DENSE_ACT] = width * f.gemm_bytes
+        pieces[DENSE_ACT] = width * f.gemm_bytes  # the activated output, input of the last product
     if layer.sparse:
         routed = routed_tokens(layer, shard)
         width = routed * layer.expert_width / shard.etp
@@ -195,7 +197,8 @@ def eager_activations(
     the elements of the residual stream, and `heads` the bytes of queries and keys."""
     if not f.fused_norm:
         pieces[NORM] += layer.num_norms * stream * (4 + 2)
-    pieces[NORM] += heads
+    pieces[NORM] += heads  # Rotary embeddings are repeated with the norms.
+    # These hold the activated output as the last product reads it; the activated gate is as wide.
     pieces[DENSE_ACT] *= 1 + f.activation_bytes / f.gemm_bytes
     pieces[EXPERT_ACT] *= 1 + f.activation_bytes / f.gemm_bytes
 

@@ -89,7 +89,8 @@ def set_regime(
 
 @inlined
 def overlaps_micro_batches(row: Row) -> bool:
-    """Say whether the schedule runs one micro-batch's compute beside another's communication."""
+    """Say whether the schedule runs one micro-batch's compute beside another's communication, as
+    those do that give a device several chunks of layers."""
     return row.virtual_stages > 1 or row.schedule == DUALPIPE or row.schedule == ZERO_BUBBLE_V
 
 
@@ -287,6 +288,7 @@ def expose_end(
         data_all += times * data.forward
         forward *= 1 + times
     both = compute + recompute + tensor_all + data_all
+    # The ends have no context-parallel traffic and no experts, and offload no activations.
     return Exposed(
         forward=forward,
         both=both,

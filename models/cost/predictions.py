@@ -232,7 +232,7 @@ def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
             tables=rows.tables,
             rows=records,
             coefficients=coefficients,
-            least=NO_LINKS,
+            least=NO_LINKS,  # All layouts have placements: no bounds over placements are read.
             buffers=buffers,
             costs=costs,
         )
@@ -287,7 +287,8 @@ def _put(block: Costs, positions: Array, costs: Costs) -> None:
 
 def step_costs_under_each(rows: LayoutRows, coefficients: Array) -> StepCosts:
     """Return time and memory of n layouts under each of m records of coefficients, (n · m,). Entry
-    i · m + j is of layout i under record j."""
+    i · m + j is of layout i under record j. The records are such as random draws, whose times show
+    how uncertain a prediction is."""
     n, m = len(rows.records), len(coefficients)
     layout, record = np.divmod(np.arange(n * m), m)
     return step_costs(rows.take(layout), coefficients[record])

@@ -193,7 +193,7 @@ def _encoder(encoder: Encoder) -> EncoderFacts:
 
 def policy_numbers(recompute: Array) -> Array:
     """Return the distinct policies among these numbers, ascending, with the one that recomputes
-    nothing always first."""
+    nothing always first: layers that a policy leaves out keep what they keep under that one."""
     return np.array(sorted({NONE, *np.unique(recompute).tolist()}))
 
 
@@ -275,6 +275,7 @@ def _encoder_layers(problem: Problem, encoder: Encoder) -> list[LayerFacts]:
     facts = []
     for kind in encoder.kinds:
         skips_last = problem.stack.skips_last_product(kind)
+        # None: no adapters (LoRA) are put on the encoder.
         of_kind = layer_facts(kind, encoder.layers.count(kind), hidden, image, None, skips_last)
         facts.append(of_kind._replace(trains_weights=encoder.trained))
     return facts

@@ -94,7 +94,7 @@ def micro_batch_group(pp: int, micro_batches: int) -> int:
     interleaved schedule (Megatron-Core schedules.py, get_schedule_table; arXiv 2104.04473 §2.2 has
     groups of pp). Stages would wait in a group of fewer than pp. The size is therefore the smallest
     from pp on that leaves no such group at the end."""
-    group = pp
+    group = pp  # Fewer micro-batches than pp are one group.
     while 0 < max(micro_batches, pp) % group < pp:
         group += 1
     return group

@@ -176,6 +176,7 @@ def _split_by_thresholds(layers: Layers, chunks: int, begin: Array) -> None:
     for chunk in range(chunks):
         begin[chunk] = layer
         threshold = (layers.flops_before[num_layers] + layers.head) * (chunk + 1) / chunks
+        # At least one layer, while there are any.
         layer = min(layer + 1, num_layers)
         while layer < num_layers and layers.flops_before[layer] <= threshold:
             layer += 1
@@ -360,6 +361,7 @@ def _split_in_v(layers: Layers, stages: int, begin: Array) -> None:
     most = num_layers // (2 * stages) + 2
     best = 0, 0, False
     least = np.inf, np.inf
+    # The head's chunk may be without layers, the embedding's may not.
     for first in range(1, most + 1):
         for last in range(most + 1):
             if (num_layers - first - last) // (stages - 1) < 2:

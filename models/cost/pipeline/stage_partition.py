@@ -88,6 +88,7 @@ def partition(layers: Layers, shapes: Layouts) -> tuple[Array, StageTables]:
     scratch = ChunkScratch(
         held=np.empty((chunks, parts)),
         cost=np.empty(chunks),
+        # The search for the costliest path walks the rounds twice (round_paths).
         best=np.empty((2 * rounds + 1, stages)),
         previous=np.empty((2 * rounds, stages), dtype=np.int64),
         paths=np.empty((2, rounds), dtype=np.int64),
