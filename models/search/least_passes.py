@@ -236,7 +236,8 @@ def _path(schedule: int, pp: int, m: int, stage: int, path: int) -> tuple[float,
     if schedule == INTERLEAVED or path == 0:
         return 0.0, 1.0, float(m)
     # This path passes the stages before once, and this stage and those after it twice: two whole
-    # models less the stages before.
+    # models less the stages before. The m - (pp - stage) pairs that alternate are all on this stage,
+    # and one of them is in the two models already.
     if m > pp - stage:
         return 2.0, -1.0, m - pp + stage - 1.0
     # One micro-batch passes all stages, and the others have half of their passes on this one.
