@@ -169,6 +169,7 @@ def layer_time(
         router = routing(f, layer, shard, c)
         products = add(add(products, experts), router)
         light += expert_traffic(f, layer, shard, c, pieces)
+        # The router is repeated with the exchange of tokens, the products by themselves.
         pieces[EXPERTS] += router.forward
         pieces[GROUPED] += experts.forward
     if piece_bits >> UP & 1 and layer.mla:

@@ -58,6 +58,7 @@ def encoder_time(
     weight = ends.weight * factor
     for kind in range(len(images.layers)):
         layer = images.layers[kind]
+        # EVERY_PIECE: the seconds of all pieces are worked out, whichever the policies repeat.
         seconds = layer_time(facts, layer, shard, coefficients, EVERY_PIECE, pieces)
         forward += layer.num_layers * seconds.forward
         if not encoder.trained:

@@ -175,7 +175,7 @@ def attention(
     rate = f.flops_16 * c.attention * shape
     if layer.chooses_keys:  # Sparse attention gathers its keys, which slows kernels down.
         rate *= c.chosen_keys
-    return Passes(flops / rate, FLASH_BACKWARD * flops / rate, 0.0)
+    return Passes(flops / rate, FLASH_BACKWARD * flops / rate, 0.0)  # 0.0: it has no weights
 
 
 @compiled
@@ -186,7 +186,7 @@ def choice_of_keys(f: Facts, layer: LayerFacts, c: CoefficientRecord, queries: f
     # c.chosen_keys is the share of attention's rate that the choice reaches.
     products = queries * layer.scoring_flops / (f.flops_16 * c.attention * c.chosen_keys)
     traffic = move(f, c, queries * layer.scored_keys * 4 * 3)
-    return Passes(products + traffic, 2 * products + traffic, 0.0)
+    return Passes(products + traffic, 2 * products + traffic, 0.0)  # 0.0: it has no weights
 
 
 @compiled
@@ -200,6 +200,7 @@ def recurrence(f: Facts, layer: LayerFacts, c: CoefficientRecord, tokens: float)
     products = tokens * layer.recurrence_flops / (f.flops_16 * c.gemm_16)
     elements = tokens * layer.recurrence_traffic * c.recurrence_traffic
     seconds = max(products, move(f, c, elements * f.activation_bytes))
+    # 0.0: the weights of its projections count with these.
     return Passes(seconds, RECURRENCE_BACKWARD * seconds, 0.0)
 
 
@@ -216,7 +217,7 @@ def materialised_attention(
     scores = queries * f.seq_len * heads
     products = 2.0 * scores * dims / (f.flops_16 * c.gemm_16)
     traffic = move(f, c, scores * 2 * f.score_passes)  # scores of 16 bits
-    return Passes(products + traffic, 2 * products + traffic, 0.0)
+    return Passes(products + traffic, 2 * products + traffic, 0.0)  # 0.0: it has no weights
 
 
 @compiled

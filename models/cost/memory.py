@@ -133,6 +133,7 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
         others += between
     else:
         pieces[OUT_PROJECTION] = between
+    # A device has kv_share of these; the factor tp undoes the division in `inner`.
     keys_and_values = layer.kv_dim * kv_share(layer, shard.tp) * shard.tp
     heads = inner * (layer.num_attention_heads * layer.head_dim + keys_and_values) * element
     if layer.mla:

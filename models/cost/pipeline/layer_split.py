@@ -325,6 +325,7 @@ def _deal_out(
     for chunk in range(pp * rounds - 1):
         round_, stage = divmod(chunk, pp)
         if stage == pp - 1:
+            # Its last chunk, which has the head, comes after this loop and takes what is left.
             count = _even_share(last.layers - last.beside_head, rounds - 1, round_)
         elif bare_ends and stage == 0:
             count = min(round_, 1)  # no layer beside the embedding, one in each later round

@@ -65,6 +65,7 @@ def _distinct_shapes(layouts: Layouts) -> tuple[Layouts, Array]:
         return layouts, np.zeros(1, dtype=np.int64)
     # No other field of a layout has a say in the split of its layers.
     columns = [layouts.pp, layouts.virtual_stages, layouts.schedule, layouts.balanced]
+    # Splits that layouts state (layers_per_chunk) are told apart by a number for each.
     if layouts.states_layers.any():
         columns.append(np.unique(layouts.layers_per_chunk, return_inverse=True)[1].ravel())
     first, shape_of_layout = distinct(*columns)
