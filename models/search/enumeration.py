@@ -289,7 +289,7 @@ class _Search:
 
     def _note_left_out(self, bound: float) -> None:
         """Lower the closing bound, the least seconds of all that was left out, to `bound` where
-        that is less."""
+        that is less. The answer's certificate states it."""
         self.counts["closing_bound"] = np.minimum(self.counts["closing_bound"], bound)
 
     def _may_go_on(self, bound: float) -> bool:

@@ -125,6 +125,7 @@ def why_none(space: Space, *, with_pipeline: bool) -> tuple[bool, str]:
     if obstacle.rule == "degrees_offered" and with_pipeline:
         return True, f"is possible, since stack {problem.stack.id} has no pipeline parallelism"
     why = f"is legal here. For example, {obstacle.message}"
+    # A pipeline leaves fewer data-parallel ranks, over which the batch may divide.
     if obstacle.rule == "batch_divides" and not with_pipeline:
         why += ". Only this asks for a pipeline: neither bandwidth nor memory does"
     return True, why

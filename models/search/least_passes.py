@@ -94,6 +94,7 @@ def least_seconds(workspace: Workspace, least: LeastPasses, chain: int) -> float
     `chain` is the number of a chain (pp with a number of micro-batches). `workspace.part_both` and
     `workspace.weights` must hold the exposed seconds of the parts (`expose_parts`)."""
     seconds = np.inf
+    # However long the parts take, one of the `decisive` schedules takes least: no other is tried.
     for i in range(least.decisive_count[chain]):
         schedule = least.decisive[chain, i]
         seconds = min(seconds, least_seconds_under(workspace, least, chain, schedule))
@@ -236,8 +237,8 @@ def _path(schedule: int, pp: int, m: int, stage: int, path: int) -> tuple[float,
     if schedule == INTERLEAVED or path == 0:
         return 0.0, 1.0, float(m)
     # This path passes the stages before once, and this stage and those after it twice: two whole
-    # models less the stages before. The m - (pp - stage) pairs that alternate are all on this stage,
-    # and one of them is in the two models already.
+    # models less the stages before. The m - (pp - stage) pairs that alternate are on this stage;
+    # one of them is in the two models already.
     if m > pp - stage:
         return 2.0, -1.0, m - pp + stage - 1.0
     # One micro-batch passes all stages, and the others have half of their passes on this one.

@@ -222,6 +222,7 @@ class SearchTables:
         self.hosts_too_small = not kept.all() and not self._hosts_hold_states()
         if not (self.hosts_too_small and kept.any()):
             return
+        # Columns are variants: all memory policies with the first sharding, then with the next.
         self.legal_variants = self.legal_variants[:, np.tile(kept, len(self.policies.shardings))]
         left = self.policies.with_memory_policies(kept)
         dropped = len(self.policies) - len(left)
@@ -504,6 +505,7 @@ class SearchTables:
         """Return the meshes of n cores, given by the numbers of their trunks and pairs of expert
         degrees: one for each legal division of data parallelism into replicas and shards."""
         cores = with_experts(self.trunks.rows.take(trunk), self.experts, pair)
+        # `parent` has, for each mesh, the position of its core.
         layouts, parent = self.space.divide_data_parallelism(cores)
         return self.meshes_of(layouts, self.trunks.chains[trunk[parent]])
 
