@@ -60,7 +60,7 @@ class RunTraits:
         return cls(
             chip=chip.id,
             generation=chip.generation,
-            stack=problem.stack.calibrated_as,
+            stack=problem.stack.calibrated_as,  # its own id, or the stack whose coefficients it has
             sparse=problem.architecture.is_moe,
             precision=problem.workload.precision,
             parameters=parameters.total,
