@@ -109,8 +109,8 @@ def keep_least(
     least: LeastLinks, filling: int, collective: int, degree: int, stride: int, cost: Cost
 ) -> None:
     """Lower four entries of `least.costs` for a collective to this cost, where it is less: those of
-    its filling and of any filling, each at its distance and at any. `degree` and `stride` are
-    positions in `least.degrees`."""
+    its filling and of any filling, each at its distance and at any. A look-up may leave either
+    open. `degree` and `stride` are positions in `least.degrees`."""
     for row in (least.filling[filling], least.filling[ANY_FILLING]):
         for column in (stride, len(least.degrees)):
             costs = least.costs[row, collective, degree, column]

@@ -199,7 +199,7 @@ def eager_activations(
     if not f.fused_norm:
         pieces[NORM] += layer.num_norms * stream * (4 + 2)
     pieces[NORM] += heads  # Rotary embeddings are repeated with the norms.
-    # These hold the activated output as the last product reads it; the activated gate is as wide.
+    # DENSE_ACT and EXPERT_ACT have the input of the last product; the activated gate is as wide.
     pieces[DENSE_ACT] *= 1 + f.activation_bytes / f.gemm_bytes
     pieces[EXPERT_ACT] *= 1 + f.activation_bytes / f.gemm_bytes
 

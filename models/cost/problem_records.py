@@ -221,7 +221,7 @@ def _facts(problem: Problem) -> Facts:
         document_length=workload.packing.mean_length if workload.packing else workload.seq_len,
         document_spread=workload.packing.spread if workload.packing else 0.0,
         natural_routing=workload.routing == "natural",
-        capacity_factor=workload.capacity_factor or 0.0,
+        capacity_factor=workload.capacity_factor or 0.0,  # 0: no tokens are dropped
         kinds=len(architecture.kinds),
         vocab_size=architecture.head_outputs,
         last_kind=architecture.kinds.index(architecture.layers[-1]),

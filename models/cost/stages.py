@@ -286,7 +286,8 @@ def set_once_a_step(facts: Facts, row: Row, workspace: Workspace) -> None:
 
 @inlined
 def set_exposed(workspace: Workspace, index: int, exposed: Exposed) -> None:
-    """Copy the exposed seconds of part `index` into the arrays of the workspace."""
+    """Copy the exposed seconds of part `index` into the arrays of the workspace. Sums over parts
+    read `forward` and `both` from plain arrays, so these two are copied there too."""
     record = workspace.exposed[index]
     record.forward = exposed.forward
     record.both = exposed.both

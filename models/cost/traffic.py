@@ -255,7 +255,7 @@ def dispatch_seconds(
     byte_s, latency_s = cost
     if facts.dispatcher == ALLGATHER:
         gathered = shard.local_tokens * shard.ep * layer.expert_input * facts.activation_bytes
-        return 2 * (gathered * byte_s + latency_s)
+        return 2 * (gathered * byte_s + latency_s)  # there, and the results back
     # A dispatcher that sends one copy to each domain sends it in the format of GEMMs.
     out = facts.gemm_bytes if facts.dispatcher == DEDUPLICATED else facts.activation_bytes
     elements = shard.local_tokens * layer.experts_per_token * layer.expert_input

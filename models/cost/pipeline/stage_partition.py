@@ -43,8 +43,8 @@ def split_over_stages(problem: Problem, layouts: Layouts) -> tuple[Array, StageT
 
 
 def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]]:
-    """Return, for each layout and each of its chunks, the kind of every layer in the chunk. Chunks
-    and layers are in the order of the model."""
+    """Return, for each layout and each of its chunks, the kind of every layer in the chunk, as
+    timelines and launch commands need it. Chunks and layers are in the order of the model."""
     shapes, shape_of_layout = _distinct_shapes(layouts)
     layers = layers_of(problem)
     kinds = layers.kind.tolist()
