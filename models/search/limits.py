@@ -167,7 +167,8 @@ def rank(limits: Limits, row: Row, seconds: float) -> None:
 
 @inlined
 def same_degrees(one: Row, other: Row) -> bool:
-    """Say whether two layouts have equal degrees on all axes, experts included."""
+    """Say whether two layouts have equal degrees on all axes, experts included: one mesh, which
+    counts once in the ranking."""
     return (
         one.pp == other.pp
         and one.dp_replicate == other.dp_replicate

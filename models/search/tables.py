@@ -166,6 +166,7 @@ class SearchTables:
             return None
         other = copy(self)
         other.problem, other.space = problem, self.space.with_links_of(problem)
+        # Cached properties that depend on links are dropped, so that they are worked out anew.
         for name in _LINK_PROPERTIES:
             vars(other).pop(name, None)
         return other
