@@ -169,7 +169,7 @@ def layer_time(
         router = routing(f, layer, shard, c)
         products = add(add(products, experts), router)
         light += expert_traffic(f, layer, shard, c, pieces)
-        # The router is repeated with the exchange of tokens, the products by themselves.
+        # Recompute repeats the router with the exchange of tokens, which is the piece EXPERTS.
         pieces[EXPERTS] += router.forward
         pieces[GROUPED] += experts.forward
     if piece_bits >> UP & 1 and layer.mla:
@@ -193,6 +193,7 @@ def adapter_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRe
     if layer.adapters == 0:
         return Passes(0.0, 0.0, 0.0)
     flops = 2.0 * shard.tokens * layer.trained_dense / shard.tp
+    # While the search has not decided ep and etp (num_experts is 0), a lower bound is returned.
     if layer.sparse and layer.num_experts > 0:
         expert_parameters = layer.trained_expert / layer.num_experts
         flops += 2.0 * routed_tokens(layer, shard) * expert_parameters / shard.etp

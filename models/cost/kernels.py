@@ -200,7 +200,7 @@ def recurrence(f: Facts, layer: LayerFacts, c: CoefficientRecord, tokens: float)
     products = tokens * layer.recurrence_flops / (f.flops_16 * c.gemm_16)
     elements = tokens * layer.recurrence_traffic * c.recurrence_traffic
     seconds = max(products, move(f, c, elements * f.activation_bytes))
-    # 0.0: the weights of its projections count with these.
+    # 0.0: it has no matrices of its own; its projections are products apart.
     return Passes(seconds, RECURRENCE_BACKWARD * seconds, 0.0)
 
 

@@ -227,8 +227,8 @@ def expose_layer(
         context += times * context_forward
         expert += times * reference_expert
         data_all += times * (data.forward + hooked.forward)
-        # The reference model's forwards offload nothing, so they need not wait as `sent` does. The
-        # wait counts for them all the same, since traffic has been taken to hide in it.
+        # The reference model's forwards offload nothing, so they do not wait these `sent` seconds.
+        # The wait counts for them all the same, since traffic has been taken to hide in it.
         offload += times * sent
         forward += times * (forward - expert_forward + reference_expert)
     both = compute + recompute + tensor_all + context + expert + data_all + offload

@@ -108,7 +108,7 @@ def add_encoder(
     part.encoder_share = size.dense / part.dense
     if part.trained_dense > 0:
         part.trained_encoder_share = size.trained_dense / part.trained_dense
-    # A frozen encoder has no backward. Its share of the part is taken by parameters.
+    # A frozen encoder has no backward. Its share of the part is measured in parameters.
     part.forward_only = (size.dense - size.trained_dense) / part.dense
 
 

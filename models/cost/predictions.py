@@ -160,8 +160,8 @@ class Predictions(StepCosts):
 
     def with_stack(self, problem: Problem, coefficients: Coefficients) -> Predictions:
         """Return predictions of the same layouts for a problem that differs from this one in its
-        stack, as one whose switches are set otherwise. The stack must split layers over stages
-        alike, since partitions are reused."""
+        stack, such as in a setting of it. The stack must split layers over stages alike, since
+        partitions are reused."""
         return predict(problem, self.layouts, coefficients, self.rows.for_problem(problem))
 
     def fits(self, reserve_bytes: float = 0.0) -> Array:

@@ -36,7 +36,7 @@ def list_turning_stages(
     # A stage that does all forwards of the last round first (_last_round_passes_ahead) does not
     # alternate forwards and backwards. With one group, only stages after `turn` alternate. The path
     # may turn on either side of this change. (Stages alternate if their 2 (pp - 1 - stage) + 1
-    # early forwards of the last round are fewer than its micro-batches.)
+    # early forwards of the last round are fewer than the micro-batches.)
     if micro_batches <= group:
         turn = max(pp - 1 - micro_batches // 2, 0)
         count = insert_ascending(stage, count, turn)

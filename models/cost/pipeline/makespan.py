@@ -269,8 +269,8 @@ def _time_after_forwards(pp: int, micro_batches: int, turning: TurningStages, i:
         b = turning.backward[earlier]
         slowest = max(slowest, b.per_micro_batch + b.weight)
         way_up = (own.upto - own.per_micro_batch) - (b.upto - b.per_micro_batch)
-        # Weight gradients lag `stage` micro-batches, so after the last input gradient so many and
-        # one are left.
+        # Weight gradients lag behind input gradients by `stage` micro-batches: after the last input
+        # gradient, stage + 1 of them are left.
         weights = min(turning.stage[earlier] + 1, micro_batches) * b.weight
         longest = max(longest, left * slowest + way_up + weights)
     return longest

@@ -61,7 +61,7 @@ def run_schedule(
         orders = [_DualPipe(pp, m, stage).order() for stage in range(pp)]
     elif code == AFAB:
         orders = [_alternating(m, stage, m) for stage in range(pp)]
-    else:
+    else:  # 1f1b
         orders = [_alternating(m, stage, min(pp - stage, m)) for stage in range(pp)]
     return _run_in_order(orders, pp * v, seconds)
 

@@ -185,6 +185,7 @@ def _set_stage(
     for part in range(held.shape[1]):
         amount = 0.0
         if is_v_shaped(shape):
+            # The chunk on the way down, and the one on the way back up.
             amount = held[stage, part] + held[chunks - 1 - stage, part]
         else:
             for chunk in range(stage, chunks, shape.pp):
