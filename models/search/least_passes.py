@@ -257,7 +257,8 @@ def _idle_of_mean_stage(schedule: int, pp: int, m: int) -> float:
         # so that their mean has as much of F as of I. These stages are 1/2 - 1/pp of the model.
         weight = 1 / max(pp / 2 - 1, 1.0)
         return 2 / (2 + weight) * (1 / 2 - 1 / pp)
-    # A stage has two chunks, each 1 / (2 · pp) of the model (models.cost.pipeline.makespan).
+    # A stage has two chunks, each 1 / (2 · pp) of the model. One path of makespan.zero_bubble_v has
+    # 2 · others - (m - 1) chunks of F and as many of I; with m above pp, one has `missing` of each.
     if m <= pp:
         return (2 * others - (m - 1)) / (2 * pp)
     missing = max(2 * pp - 1 - m, 0)  # micro-batches below the 2 · pp - 1 that fill the V
