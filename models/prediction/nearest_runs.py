@@ -107,6 +107,6 @@ class RunIndex:
                 continue
             if name in KIND_DISTANCES:
                 total += KIND_DISTANCES[name] * (values != value)
-            else:
+            else:  # a size or a degree
                 total += DISTANCE_PER_DOUBLING * np.abs(np.log2(values / value))
         return total

@@ -284,6 +284,7 @@ def log_ratio_spread(pair: Predictions, profile: Profile) -> float:
     known = _known_spreads(profile, problem)
     drawn = _drawn_log_times(pair.rows, known.draws)
     low, high = _quantiles(drawn[0] - drawn[1], [0.1, 0.9])
+    # Half of a normal distribution's central 80% is Z80 standard deviations.
     unknown_spread = (high - low) / 2 / Z80
     spread = known.neighbourhood.spread_within_source(float(unknown_spread**2))
     outside = extrapolates(problem, pair.layouts, known.profile)
