@@ -486,7 +486,8 @@ def body_traffic(
     tp, stream = shard.tp, shard.local_tokens * f.hidden_size
     # Without fused kernels, only gated (Llama-like) layers run operation by operation.
     eager = layer.gated and not f.fused
-    # Bytes of norms, with the casts of what they put out.
+    # Bytes of norms, with the casts of what they put out. A fused norm, as fused rotary embeddings
+    # below, reads and writes each element once.
     per_element = EAGER_NORM if eager and not f.fused_norm else 2
     norms = stream * per_element * layer.num_norms * f.activation_bytes
     norms += layer.blocks * f.hidden_size * input_cast_bytes(f, shard)

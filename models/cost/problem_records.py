@@ -92,6 +92,7 @@ def _question(problem: Problem, policies: tuple[int, ...]) -> ProblemRecords:
         facts=_fact_records(problem),
         layers=_layer_records(problem),
         policies=policy_records,
+        # A bit for every piece that some policy repeats in some kind of layer.
         repeated_pieces=int(np.bitwise_or.reduce(policy_records["pieces"], axis=None)),
         dims=_dim_records(problem.cluster),
         order=device_order(problem.cluster.device_orders),
@@ -180,6 +181,7 @@ def _no_images(policies: int) -> Images:
 
 def _encoder(encoder: Encoder) -> EncoderFacts:
     """Return the facts of an encoder of images beside its layers and the projector's matrices."""
+    # Parameters of the patch embedding, which tensor parallelism leaves whole.
     embedding = encoder.patch_elements * encoder.hidden_size
     return facts_from(
         EncoderFacts,

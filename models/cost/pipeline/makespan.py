@@ -221,6 +221,7 @@ def _set_arrivals(pp: int, micro_batches: int, turning: TurningStages) -> None:
         f.arrived = latest + f.upto
         alternating = _alternations(pp, micro_batches, turning.stage[i])
         done = f.done
+        # A stage that alternates runs its other forwards between input gradients.
         if alternating > 0:
             done = f.ready + alternating * (f.per_micro_batch + b.per_micro_batch)
         latest = max(latest, done - f.upto)
