@@ -370,6 +370,7 @@ def crosses_domains(dims: Array, g: Groups, group: int) -> bool:
 @compiled
 def link_rate(dim: DimFacts, c: CoefficientRecord) -> float:
     """Return the bytes a second that a device reaches over its links of a dim."""
+    # The coefficients are the shares of the links' own rate that collectives reach.
     return dim.gb_s * 1e9 * (c.scaleout if dim.out else c.scaleup)
 
 
@@ -410,6 +411,7 @@ def tree(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
     chain, whose hops grow with its members."""
     members_per_domain, domains = members_and_domains(dims, g, group)
     fast_hops = min(members_per_domain - 1, TREE_HOPS_INSIDE * doublings(members_per_domain))
+    # Within a torus there are no switches: messages go round its rings.
     if f.is_torus:
         fast_hops = ring_hops(dims, g, group)
     return fast_hops * c.scaleup_hop_s + TREE_HOPS * doublings(domains) * c.scaleout_hop_s
@@ -431,7 +433,7 @@ def ring_hops(dims: Array, g: Groups, group: int) -> float:
 @compiled
 def members_and_domains(dims: Array, g: Groups, group: int) -> tuple[float, float]:
     """Return how a group is spread: the number of its members within each scale-up domain, and the
-    number of domains."""
+    number of domains. Hops within a domain are faster than those between domains."""
     members_per_domain = domains = 1.0
     for d in range(len(dims)):
         if dims[d].out:

@@ -158,9 +158,10 @@ def layer_time(
     if layer.attends:
         core = attention(f, layer, c, shard.tokens, layer.num_attention_heads / shard.tp)
         pieces[ATTENTION] = core.forward
-    if layer.scoring_flops > 0:
+    if layer.scoring_flops > 0:  # An indexer scores keys and chooses those to attend to.
         core = add(core, choice_of_keys(f, layer, c, shard.local_tokens))
     if layer.recurs:
+        # All tokens with 1/tp of the heads take as long as 1/tp of the tokens with all heads.
         products = add(products, recurrence(f, layer, c, shard.tokens / shard.tp))
     light = body_traffic(f, layer, shard, c, pieces)
     if layer.sparse:
@@ -168,6 +169,7 @@ def layer_time(
         router = routing(f, layer, shard, c)
         products = add(add(products, experts), router)
         light += expert_traffic(f, layer, shard, c, pieces)
+        # Recompute repeats the router with the exchange of tokens, which is the piece EXPERTS.
         pieces[EXPERTS] += router.forward
         pieces[GROUPED] += experts.forward
     if piece_bits >> UP & 1 and layer.mla:
@@ -191,6 +193,7 @@ def adapter_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRe
     if layer.adapters == 0:
         return Passes(0.0, 0.0, 0.0)
     flops = 2.0 * shard.tokens * layer.trained_dense / shard.tp
+    # While the search has not decided ep and etp (num_experts is 0), a lower bound is returned.
     if layer.sparse and layer.num_experts > 0:
         expert_parameters = layer.trained_expert / layer.num_experts
         flops += 2.0 * routed_tokens(layer, shard) * expert_parameters / shard.etp
@@ -217,7 +220,7 @@ def time_beside_host(
     device_forward = products.forward + core.forward + light
     device_backward = backward(products) + backward(core) + 2 * light
     forward = slower_of(device_forward, host)
-    back = slower_of(device_backward, 2 * host)
+    back = slower_of(device_backward, 2 * host)  # Backward has two products for one of forward.
     # Weight gradients hide the host's time too. What they add to backward is therefore the time by
     # which it is longer with them than without.
     without_weights = slower_of(device_backward - products.weight, 2 * host)
@@ -247,8 +250,10 @@ def slower_of(device: float, host: float) -> float:
 
 @compiled
 def embedding_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
-    """Return the time of the look-up of input embeddings: reading and writing, and a scatter in
-    backward."""
+    """Return the time of the look-up of input embeddings, and of the scatter of their gradients in
+    backward. Either pass counts three accesses to memory for each element of the device's tokens.
+    """
+    # Weight gradients are 0.0: the scatter is not among those that a schedule may move.
     seconds = move(f, c, 3 * shard.local_tokens * f.hidden_size * f.activation_bytes)
     return plain_time(seconds, seconds if f.trains_embedding else 0.0, 0.0, overhead(f, c))
 
@@ -398,7 +403,7 @@ def expert_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRec
     local_experts = layer.num_experts / shard.ep
     tokens = routed_tokens(layer, shard) / local_experts
     width = layer.expert_width / shard.etp
-    up_width = width * (layer.expert_matrices - 1)
+    up_width = width * (layer.expert_matrices - 1)  # up, and gate if there is one, at once
     up = grouped(f, c, tokens, layer.expert_input, up_width, local_experts)
     down = grouped(f, c, tokens, width, layer.expert_input, local_experts)
     return scale(add(up, down), skew(f, layer, c, shard.ep))
@@ -418,7 +423,8 @@ def least_expert_products(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
 ) -> Passes:
     """Return a lower bound of the time of routed experts that holds for all degrees of ep and etp:
-    their FLOPs at the rate of the largest products."""
+    their FLOPs at the rate of the largest products. The search prunes by it before it decides these
+    degrees."""
     weights = layer.expert_matrices * layer.expert_width * layer.expert_input
     flops = 2.0 * shard.local_tokens * layer.experts_per_token * weights
     seconds = flops / (f.gemm_flops * gemm_efficiency(f, c))
@@ -459,7 +465,8 @@ def implied_imbalance(problem: Problem, ep: int, measured: float) -> float | Non
     """Return the coefficient `imbalance` (the relative deviation of one expert's share of tokens)
     that a measured imbalance implies. The measured one is the excess of the busiest of ep devices
     over the mean, as a share of the mean. Return None where all experts are on one device or
-    balance is forced, since such runs do not show how tokens choose experts."""
+    balance is forced, since such runs do not show how tokens choose experts. Diagnoses of runs
+    predict with the result, to see what part of a residual the imbalance explains."""
     moe = next((kind.moe for kind in problem.architecture.kinds if kind.moe), None)
     if moe is None or ep == 1 or problem.workload.routing != "natural":
         return None
@@ -479,7 +486,8 @@ def body_traffic(
     tp, stream = shard.tp, shard.local_tokens * f.hidden_size
     # Without fused kernels, only gated (Llama-like) layers run operation by operation.
     eager = layer.gated and not f.fused
-    # Bytes of norms, with the casts of what they put out.
+    # Bytes of norms, with the casts of what they put out. A fused norm, as fused rotary embeddings
+    # below, reads and writes each element once.
     per_element = EAGER_NORM if eager and not f.fused_norm else 2
     norms = stream * per_element * layer.num_norms * f.activation_bytes
     norms += layer.blocks * f.hidden_size * input_cast_bytes(f, shard)
@@ -590,6 +598,7 @@ def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
     # Software of earlier years launches more slowly.
     older = math.exp(c.launch_ageing * min(f.age_years, OLDEST_YEARS))
     if f.partly_captured:
+        # SENDING is the share of routing's launches that send tokens to experts and back.
         sent = c.routing_launches * SENDING if layer.sparse else 0.0
         return (sent * c.launch_s + experts) * older
     products = layer.num_products + (2 if layer.dense_width > 0 else 0)  # dense up and down

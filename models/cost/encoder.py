@@ -31,6 +31,7 @@ def encoder_shard(images: Images, row: Row) -> Shard:
     encoder = images.encoder[0]
     patches = row.micro_batch * encoder.patches
     tp = float(row.tp) if encoder.num_attention_heads % row.tp == 0 else 1.0
+    # Without sequence parallelism local tokens are all tokens; without experts ep and etp are 1.
     return Shard(patches, patches, tp, 1.0, 1.0)
 
 
@@ -57,6 +58,7 @@ def encoder_time(
     weight = ends.weight * factor
     for kind in range(len(images.layers)):
         layer = images.layers[kind]
+        # EVERY_PIECE: the seconds of all pieces are worked out, whichever the policies repeat.
         seconds = layer_time(facts, layer, shard, coefficients, EVERY_PIECE, pieces)
         forward += layer.num_layers * seconds.forward
         if not encoder.trained:
@@ -66,7 +68,7 @@ def encoder_time(
         for policy in range(len(recompute)):
             repeated = recompute_seconds(images.policies[policy, kind], seconds.forward, pieces)
             recompute[policy] += layer.num_layers * repeated
-    return plain_time(forward, backward, weight, 1.0)
+    return plain_time(forward, backward, weight, 1.0)  # Overhead is in these seconds already.
 
 
 @compiled
@@ -103,7 +105,7 @@ def encoder_size(images: Images, shard: Shard) -> PartSize:
         projector += images.projector[matrix, 0] * images.projector[matrix, 1] / shard.tp
     trained = tower if encoder.trained else 0.0
     trained += projector if encoder.projector_trained else 0.0
-    return PartSize(tower + projector, 0.0, unit, trained, 0.0)
+    return PartSize(tower + projector, 0.0, unit, trained, 0.0)  # 0.0: it has no experts
 
 
 @compiled
@@ -118,6 +120,7 @@ def add_encoder_kept(images: Images, shard: Shard, kept: Array, pieces: Array) -
         inputs += shard.tokens * encoder.patch_elements
     if encoder.projector_trained:
         for matrix in range(len(images.projector)):
+            # Column 0 has the elements of a token that the matrix reads.
             inputs += image_tokens(images, shard) * images.projector[matrix, 0]
     for policy in range(len(kept)):
         kept[policy] += inputs * facts.activation_bytes

@@ -60,7 +60,7 @@ def backward(passes: Passes) -> float:
 def linear(f: Facts, c: CoefficientRecord, m: float, k: float, n: float) -> Passes:
     """Return the time of a projection of m rows from k to n elements, in the workload's GEMM
     format."""
-    return grouped(f, c, m, k, n, 1.0)
+    return grouped(f, c, m, k, n, 1.0)  # 1.0: a single product
 
 
 @compiled
@@ -82,7 +82,7 @@ def grouped(f: Facts, c: CoefficientRecord, m: float, k: float, n: float, groups
     Forward and both gradients are products of equal FLOPs and different shapes."""
     rate = f.gemm_flops * gemm_efficiency(f, c) * alignment_factor(f, c, k, n, f.gemm_bytes)
     if groups > 1:
-        rate *= c.grouped_gemm
+        rate *= c.grouped_gemm  # the share of a plain product's rate that a grouped kernel reaches
     # In this order: forward, the gradient of the input (m x k), and that of the weights (k x n).
     return Passes(
         product(f=f, c=c, m=m, k=k, n=n, groups=groups, rate=rate, element_bytes=f.gemm_bytes),
@@ -175,7 +175,7 @@ def attention(
     rate = f.flops_16 * c.attention * shape
     if layer.chooses_keys:  # Sparse attention gathers its keys, which slows kernels down.
         rate *= c.chosen_keys
-    return Passes(flops / rate, FLASH_BACKWARD * flops / rate, 0.0)
+    return Passes(flops / rate, FLASH_BACKWARD * flops / rate, 0.0)  # 0.0: it has no weights
 
 
 @compiled
@@ -183,9 +183,10 @@ def choice_of_keys(f: Facts, layer: LayerFacts, c: CoefficientRecord, queries: f
     """Return the time in which the indexer of sparse attention scores keys for this number of
     queries and chooses the largest. Each fp32 score is written, and read twice. Backward has two
     products for one."""
+    # c.chosen_keys is the share of attention's rate that the choice reaches.
     products = queries * layer.scoring_flops / (f.flops_16 * c.attention * c.chosen_keys)
     traffic = move(f, c, queries * layer.scored_keys * 4 * 3)
-    return Passes(products + traffic, 2 * products + traffic, 0.0)
+    return Passes(products + traffic, 2 * products + traffic, 0.0)  # 0.0: it has no weights
 
 
 @compiled
@@ -199,6 +200,7 @@ def recurrence(f: Facts, layer: LayerFacts, c: CoefficientRecord, tokens: float)
     products = tokens * layer.recurrence_flops / (f.flops_16 * c.gemm_16)
     elements = tokens * layer.recurrence_traffic * c.recurrence_traffic
     seconds = max(products, move(f, c, elements * f.activation_bytes))
+    # 0.0: it has no matrices of its own; its projections are products apart.
     return Passes(seconds, RECURRENCE_BACKWARD * seconds, 0.0)
 
 
@@ -215,7 +217,7 @@ def materialised_attention(
     scores = queries * f.seq_len * heads
     products = 2.0 * scores * dims / (f.flops_16 * c.gemm_16)
     traffic = move(f, c, scores * 2 * f.score_passes)  # scores of 16 bits
-    return Passes(products + traffic, 2 * products + traffic, 0.0)
+    return Passes(products + traffic, 2 * products + traffic, 0.0)  # 0.0: it has no weights
 
 
 @compiled

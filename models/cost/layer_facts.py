@@ -157,7 +157,7 @@ def _product(projection: Projection) -> _Product:
     """Return the row of a projection that is not fused with others. Its `cut` says what tensor
     parallelism divides: its inputs ("rows"), its outputs ("columns") or neither ("whole")."""
     return _Product(
-        rows_local=projection.cut == "whole",
+        rows_local=projection.cut == "whole",  # Ranks have it whole, each for its own tokens.
         inputs=projection.n_in,
         outputs=projection.n_out,
         cut_inputs=projection.cut == "rows",
@@ -184,7 +184,8 @@ def _attention(attention: Attention | None, hidden: int, seq_len: float) -> dict
     # Context parallelism passes on pooled keys, or latents, beside the indexer's keys.
     passed_keys = attention.kv_dim if attention.compression else 0
     if indexer and attention.kv_lora_rank:
-        # Sparse attention over MLA reads chosen keys as latents, which all heads share.
+        # Sparse attention over MLA reads chosen keys as latents, which all heads share: a key is a
+        # latent with its rotary part, and the value the latent again.
         score_dims = 2 * attention.kv_lora_rank + attention.qk_rope_head_dim
         passed_keys = attention.kv_lora_rank + attention.qk_rope_head_dim
     if indexer and not indexer.shared:

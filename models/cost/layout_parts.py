@@ -55,7 +55,7 @@ class LayoutParts:
             tables=asked.tables,
             rows=rows,
             coefficients=record,
-            least=NO_LINKS,
+            least=NO_LINKS,  # The layout has a placement, so no bounds over placements are read.
             buffers=buffers,
             costs=empty_costs(1),
         )
@@ -79,6 +79,7 @@ class LayoutParts:
             forward_s=workspace.part_forward,
             both_s=workspace.part_both,
             weights_s=workspace.weights,
+            # A chunk sends twice for each micro-batch: forward, and gradients back.
             send_s=sends / (2 * m * layout.virtual_stages),
             gathers=gathers,
             reductions=1 if regime["once"] else m,

@@ -109,8 +109,8 @@ def keep_least(
     least: LeastLinks, filling: int, collective: int, degree: int, stride: int, cost: Cost
 ) -> None:
     """Lower four entries of `least.costs` for a collective to this cost, where it is less: those of
-    its filling and of any filling, each at its distance and at any. `degree` and `stride` are
-    positions in `least.degrees`."""
+    its filling and of any filling, each at its distance and at any. A look-up may leave either
+    open. `degree` and `stride` are positions in `least.degrees`."""
     for row in (least.filling[filling], least.filling[ANY_FILLING]):
         for column in (stride, len(least.degrees)):
             costs = least.costs[row, collective, degree, column]
@@ -151,6 +151,8 @@ def least_links(facts: Facts, row: Row, least: LeastLinks, dispatch: Array) -> L
     """Return lower bounds of the costs of a layout's collectives, each in the placement that is
     best for its axis. Write those of exchanges of tokens into `dispatch` (kinds, 2). The bound is 0
     for collectives that depend on the division of data parallelism while it is UNDECIDED."""
+    # The last two arguments of least_expert_cost: the distance between neighbours, and how many
+    # devices take part. Ranks of ep are etp apart, since etp is inside.
     for kind in range(facts.kinds):
         cost = least_expert_cost(least, row, DISPATCH + kind, row.etp, row.ep)
         dispatch[kind, 0] = cost.byte_s

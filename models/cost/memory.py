@@ -89,6 +89,7 @@ def embedding_size(f: Facts, shard: Shard) -> PartSize:
     """Return the parameters of the embedding on one device, of which none is in experts."""
     dense = f.embedding_parameters / shard.tp
     trained_dense = dense if f.trains_embedding else 0.0
+    # The zeros: it has no experts, and only layers count as units that FSDP gathers.
     return PartSize(dense, 0.0, 0.0, trained_dense, 0.0)
 
 
@@ -98,6 +99,7 @@ def head_size(f: Facts, shard: Shard) -> PartSize:
     tied head has no matrix of its own."""
     dense = f.head_parameters / shard.tp + f.hidden_size
     trained_dense = dense if f.trains_head else 0.0
+    # The zeros: it has no experts, and only layers count as units that FSDP gathers.
     return PartSize(dense, 0.0, 0.0, trained_dense, 0.0)
 
 
@@ -131,6 +133,7 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
         others += between
     else:
         pieces[OUT_PROJECTION] = between
+    # A device has kv_share of these; the factor tp undoes the division in `inner`.
     keys_and_values = layer.kv_dim * kv_share(layer, shard.tp) * shard.tp
     heads = inner * (layer.num_attention_heads * layer.head_dim + keys_and_values) * element
     if layer.mla:
@@ -165,7 +168,7 @@ def network_activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array
         # The outputs of the up-projections. A gated MLP has two, and the second is DENSE_HALF.
         pieces[DENSE] = width * hidden
         pieces[DENSE_HALF] = width * hidden * (layer.dense_matrices - 2)
-        pieces[DENSE_ACT] = width * f.gemm_bytes
+        pieces[DENSE_ACT] = width * f.gemm_bytes  # the activated output, input of the last product
     if layer.sparse:
         routed = routed_tokens(layer, shard)
         width = routed * layer.expert_width / shard.etp
@@ -195,7 +198,8 @@ def eager_activations(
     the elements of the residual stream, and `heads` the bytes of queries and keys."""
     if not f.fused_norm:
         pieces[NORM] += layer.num_norms * stream * (4 + 2)
-    pieces[NORM] += heads
+    pieces[NORM] += heads  # Rotary embeddings are repeated with the norms.
+    # DENSE_ACT and EXPERT_ACT have the input of the last product; the activated gate is as wide.
     pieces[DENSE_ACT] *= 1 + f.activation_bytes / f.gemm_bytes
     pieces[EXPERT_ACT] *= 1 + f.activation_bytes / f.gemm_bytes
 

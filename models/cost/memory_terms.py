@@ -128,6 +128,7 @@ def offloaded_bytes(
     if not row.offload_optimizer:
         return 0.0
     size = states
+    # True: ZeRO 2 and 3 divide gradients over the shards, and ZeRO 3 parameters too.
     if f.offloads_gradients and row.zero_stage >= 2:
         trained = over_shards(mesh, stages.trained_dense[stage], stages.trained_expert[stage], True)
         size += HOST_GRADIENT_BYTES * trained
@@ -163,10 +164,12 @@ def parameter_bytes(f: Facts, row: Row, mesh: Mesh, stages: Stages, stage: int) 
     if row.reshard:
         held = min(2 * mesh.largest_unit, held)
     size = f.parameter_bytes * held
-    # The shards count too, unless they are the master copy on the device, or are on the host.
+    # The shards count too (True: divided over the shards), unless they are the master copy on the
+    # device, or are on the host.
     on_host = row.offload_optimizer and f.parameters_on_host
     if (row.offload_optimizer or f.parameter_shards) and not on_host:
         size += f.base_bytes * over_shards(mesh, dense, expert, True)
+        # `base_bytes` is the size in quantized layers; the ends have full-size parameters.
         size += (f.parameter_bytes - f.base_bytes) * ends / mesh.dense_shards
     return size + copies * over_shards(mesh, dense, expert, True)
 
@@ -183,6 +186,6 @@ def gradient_bytes(
     size = f.gradient_bytes * over_shards(mesh, dense, expert, sharded)
     if row.offload_optimizer and f.offloads_gradients and row.zero_stage >= 2:
         size = 0.0
-    if sharded and f.trains_layers:
+    if sharded and f.trains_layers:  # Whole gradients of adapters are not counted.
         size += f.gradient_reduction_bytes * mesh.largest_unit
     return size

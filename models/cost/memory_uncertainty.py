@@ -58,7 +58,7 @@ class MemoryUncertainty:
                 variances[term.coefficient] += term.spread**2
         known = profile.memory_neighbourhood(problem.neighbourhood_scopes)
         # Runs of a source that nobody has seen lie as far off as runs within a source do, and as
-        # sources lie apart, together (`total`).
+        # sources lie apart, together (`total`). `between`, the latter alone, is not added again.
         unseen = replace(known, spread=known.total, between=0.0)
         return cls(unseen, variances, probability)
 

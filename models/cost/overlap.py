@@ -89,7 +89,8 @@ def set_regime(
 
 @inlined
 def overlaps_micro_batches(row: Row) -> bool:
-    """Say whether the schedule runs one micro-batch's compute beside another's communication."""
+    """Say whether the schedule runs one micro-batch's compute beside another's communication, as
+    those do that give a device several chunks of layers."""
     return row.virtual_stages > 1 or row.schedule == DUALPIPE or row.schedule == ZERO_BUBBLE_V
 
 
@@ -226,8 +227,8 @@ def expose_layer(
         context += times * context_forward
         expert += times * reference_expert
         data_all += times * (data.forward + hooked.forward)
-        # These forwards offload nothing and do not wait for it. The wait counts all the same, for
-        # the traffic that hides in it.
+        # The reference model's forwards offload nothing, so they do not wait these `sent` seconds.
+        # The wait counts for them all the same, since traffic has been taken to hide in it.
         offload += times * sent
         forward += times * (forward - expert_forward + reference_expert)
     both = compute + recompute + tensor_all + context + expert + data_all + offload
@@ -287,6 +288,7 @@ def expose_end(
         data_all += times * data.forward
         forward *= 1 + times
     both = compute + recompute + tensor_all + data_all
+    # The ends have no context-parallel traffic and no experts, and offload no activations.
     return Exposed(
         forward=forward,
         both=both,

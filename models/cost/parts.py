@@ -104,10 +104,11 @@ def add_encoder(
     size = encoder_size(images, shard)
     part.dense += size.dense
     part.trained_dense += size.trained_dense
-    part.unit = size.unit
+    part.unit = size.unit  # The embedding itself has 0: FSDP gathers only layers one by one.
     part.encoder_share = size.dense / part.dense
     if part.trained_dense > 0:
         part.trained_encoder_share = size.trained_dense / part.trained_dense
+    # A frozen encoder has no backward. Its share of the part is measured in parameters.
     part.forward_only = (size.dense - size.trained_dense) / part.dense
 
 

@@ -160,7 +160,8 @@ class Predictions(StepCosts):
 
     def with_stack(self, problem: Problem, coefficients: Coefficients) -> Predictions:
         """Return predictions of the same layouts for a problem that differs from this one in its
-        stack. The stack must split layers over stages alike, since partitions are reused."""
+        stack, such as in a setting of it. The stack must split layers over stages alike, since
+        partitions are reused."""
         return predict(problem, self.layouts, coefficients, self.rows.for_problem(problem))
 
     def fits(self, reserve_bytes: float = 0.0) -> Array:
@@ -232,7 +233,7 @@ def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
             tables=rows.tables,
             rows=records,
             coefficients=coefficients,
-            least=NO_LINKS,
+            least=NO_LINKS,  # All layouts have placements: no bounds over placements are read.
             buffers=buffers,
             costs=costs,
         )
@@ -287,7 +288,8 @@ def _put(block: Costs, positions: Array, costs: Costs) -> None:
 
 def step_costs_under_each(rows: LayoutRows, coefficients: Array) -> StepCosts:
     """Return time and memory of n layouts under each of m records of coefficients, (n · m,). Entry
-    i · m + j is of layout i under record j."""
+    i · m + j is of layout i under record j. The records are such as random draws, whose times show
+    how uncertain a prediction is."""
     n, m = len(rows.records), len(coefficients)
     layout, record = np.divmod(np.arange(n * m), m)
     return step_costs(rows.take(layout), coefficients[record])

@@ -92,6 +92,7 @@ def _question(problem: Problem, policies: tuple[int, ...]) -> ProblemRecords:
         facts=_fact_records(problem),
         layers=_layer_records(problem),
         policies=policy_records,
+        # A bit for every piece that some policy repeats in some kind of layer.
         repeated_pieces=int(np.bitwise_or.reduce(policy_records["pieces"], axis=None)),
         dims=_dim_records(problem.cluster),
         order=device_order(problem.cluster.device_orders),
@@ -180,6 +181,7 @@ def _no_images(policies: int) -> Images:
 
 def _encoder(encoder: Encoder) -> EncoderFacts:
     """Return the facts of an encoder of images beside its layers and the projector's matrices."""
+    # Parameters of the patch embedding, which tensor parallelism leaves whole.
     embedding = encoder.patch_elements * encoder.hidden_size
     return facts_from(
         EncoderFacts,
@@ -193,7 +195,7 @@ def _encoder(encoder: Encoder) -> EncoderFacts:
 
 def policy_numbers(recompute: Array) -> Array:
     """Return the distinct policies among these numbers, ascending, with the one that recomputes
-    nothing always first."""
+    nothing always first: layers that a policy leaves out keep what they keep under that one."""
     return np.array(sorted({NONE, *np.unique(recompute).tolist()}))
 
 
@@ -221,7 +223,7 @@ def _facts(problem: Problem) -> Facts:
         document_length=workload.packing.mean_length if workload.packing else workload.seq_len,
         document_spread=workload.packing.spread if workload.packing else 0.0,
         natural_routing=workload.routing == "natural",
-        capacity_factor=workload.capacity_factor or 0.0,
+        capacity_factor=workload.capacity_factor or 0.0,  # 0: no tokens are dropped
         kinds=len(architecture.kinds),
         vocab_size=architecture.head_outputs,
         last_kind=architecture.kinds.index(architecture.layers[-1]),
@@ -275,6 +277,7 @@ def _encoder_layers(problem: Problem, encoder: Encoder) -> list[LayerFacts]:
     facts = []
     for kind in encoder.kinds:
         skips_last = problem.stack.skips_last_product(kind)
+        # None: no adapters (LoRA) are put on the encoder.
         of_kind = layer_facts(kind, encoder.layers.count(kind), hidden, image, None, skips_last)
         facts.append(of_kind._replace(trains_weights=encoder.trained))
     return facts

@@ -127,7 +127,7 @@ def take_rows(rows: Array, positions: Array, taken: Array) -> None:
 def high_bits(mixed: int) -> int:
     """Return a hash of 20 bits: the highest bits of the product with a large odd number, which
     depend on all bits of `mixed`."""
-    return (mixed * _MIXING) >> 44 & 0xFFFFF
+    return (mixed * _MIXING) >> 44 & 0xFFFFF  # bits 44 to 63 of 64
 
 
 class StageTables(NamedTuple):

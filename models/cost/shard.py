@@ -34,7 +34,7 @@ def shard_of(facts: Facts, row: Row) -> Shard:
 @compiled
 def same_shard(one: Row, other: Row) -> bool:
     """Say whether two layouts have equal micro-batches, cut over cp and tp alike, and layers cut
-    over tp, ep and etp alike."""
+    over tp, ep and etp alike. Kernel times and sizes of one then hold for the other."""
     return (
         one.micro_batch == other.micro_batch
         and one.cp == other.cp

@@ -128,8 +128,8 @@ def workspace_for(layers: Array, policies: Array) -> Workspace:
         mean_kept=np.zeros(parts),
         recompute=np.zeros((len(policies), parts)),
         kept=np.zeros((len(policies), parts)),
-        pieces=np.zeros(LAST_PRODUCT + 1),
-        dispatch=np.zeros((kinds, 2)),
+        pieces=np.zeros(LAST_PRODUCT + 1),  # one for each piece of a layer, LAST_PRODUCT the last
+        dispatch=np.zeros((kinds, 2)),  # seconds for each byte, and the latency
     )
 
 
@@ -184,6 +184,7 @@ def expose_parts(
     set_regime_and_kept(facts, question.policies, row, workspace)
     moves_weights = moves_weight_gradients(row.schedule)
     for index in range(facts.kinds + 2):
+        # 0.0: backward keeps all of its weight gradients.
         exposed = expose_part(question, row, coefficients, workspace, index, 0.0)
         set_exposed(workspace, index, exposed)
         workspace.weights[index] = 0.0
@@ -250,7 +251,7 @@ def set_regime_and_kept(facts: Facts, policies: Array, row: Row, workspace: Work
         facts, row, workspace.mesh[0].micro_batches, repeats_experts(policies, row.policy), regime
     )
     largest = working = 0.0
-    for part in range(facts.kinds + 2):
+    for part in range(facts.kinds + 2):  # The embedding and the head follow the kinds.
         # Policy 0 recomputes nothing, so a part keeps all of its activations under it.
         whole, kept = workspace.kept[0, part], workspace.kept[row.policy, part]
         workspace.mean_kept[part] = regime.share * kept + (1 - regime.share) * whole
@@ -276,7 +277,7 @@ def set_once_a_step(facts: Facts, row: Row, workspace: Workspace) -> None:
     gathers = 1 <= row.zero_stage <= 2 or (once and row.zero_stage == 3)
     # Gradients that are not sharded are all-reduced; some stacks do so under ZeRO 1 too.
     whole = row.zero_stage <= (1 if facts.whole_gradients else 0)
-    for index in range(facts.kinds + 2):
+    for index in range(facts.kinds + 2):  # The embedding and the head follow the kinds.
         part = workspace.parts[index]
         workspace.gather_once[index] = part.gather if gathers else 0.0
         reduced = part.reduce if whole else part.scatter
@@ -285,7 +286,8 @@ def set_once_a_step(facts: Facts, row: Row, workspace: Workspace) -> None:
 
 @inlined
 def set_exposed(workspace: Workspace, index: int, exposed: Exposed) -> None:
-    """Copy the exposed seconds of part `index` into the arrays of the workspace."""
+    """Copy the exposed seconds of part `index` into the arrays of the workspace. Sums over parts
+    read `forward` and `both` from plain arrays, so these two are copied there too."""
     record = workspace.exposed[index]
     record.forward = exposed.forward
     record.both = exposed.both

@@ -88,8 +88,8 @@ def write_time_terms(
         # A stage that waits for the others fetches parameters from the host beside these waits too.
         covered = length if together else m * both
         fetched = fetched_seconds(f, c, row, mesh, stages, stage, covered)
-        # Traffic that comes once a step hides beside waits for the host too. Otherwise shorter
-        # passes would make a step longer whose waits for the host fill what they leave.
+        # Traffic that comes once a step hides beside waits for the host too. Otherwise a step whose
+        # passes get shorter, and whose waits for the host get longer by as much, would take longer.
         stage_ending = StageEnding(
             once=once_seconds(f, c, row, m, length + fetched, stages, stage),
             optimizer=optimizer_seconds(f, c, row, mesh, stages, stage),
@@ -123,7 +123,7 @@ def sum_terms(f: Facts, amounts: Array, workspace: Workspace, m: int, time: Arra
     """Write to `time` the terms of all m micro-batches on one stage, without what comes once a
     step. `amounts` (parts,) is how much of each part of the model the stage has."""
     compute = recompute = tensor = context = expert = data = offload = 0.0
-    for index in range(f.kinds + 2):
+    for index in range(f.kinds + 2):  # The embedding and the head follow the kinds of layers.
         exposed, amount = workspace.exposed[index], m * amounts[index]
         compute += amount * exposed.compute
         recompute += amount * exposed.recompute
@@ -238,6 +238,7 @@ def fetched_seconds(
     for forward alone without, and hide behind `beside` seconds of the step."""
     if not (f.parameters_on_host and row.offload_optimizer and row.zero_stage == 3):
         return 0.0
+    # True: under ZeRO 3 a device fetches its own shard alone.
     shards = over_shards(mesh, stages.dense[stage], stages.expert[stage], True)
     seconds = f.parameter_bytes * shards / (c.host_gb_s * 1e9)
     fetches = mesh.micro_batches * (2.0 if row.reshard else 1.0)

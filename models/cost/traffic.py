@@ -58,7 +58,7 @@ def set_traffic(
         part.dispatch = dispatch_seconds(facts, layer, shard, coefficients, links, dispatch[kind])
         largest_unit = max(largest_unit, part.unit)
         largest_keys = max(largest_keys, layer.kv_dim * kv_share(layer, shard.tp))
-    for index in range(facts.kinds + 2):
+    for index in range(facts.kinds + 2):  # The embedding and the head follow the kinds.
         sparse = index < facts.kinds and layers[index].sparse
         set_data_traffic(facts, row, coefficients, links, sparse, parts[index])
     if len(question.images.layers) > 0:
@@ -255,7 +255,7 @@ def dispatch_seconds(
     byte_s, latency_s = cost
     if facts.dispatcher == ALLGATHER:
         gathered = shard.local_tokens * shard.ep * layer.expert_input * facts.activation_bytes
-        return 2 * (gathered * byte_s + latency_s)
+        return 2 * (gathered * byte_s + latency_s)  # there, and the results back
     # A dispatcher that sends one copy to each domain sends it in the format of GEMMs.
     out = facts.gemm_bytes if facts.dispatcher == DEDUPLICATED else facts.activation_bytes
     elements = shard.local_tokens * layer.experts_per_token * layer.expert_input
@@ -279,6 +279,7 @@ def set_data_traffic(
     part.scatter += collective_seconds(links.replicate, gradient / links.dense_shards)
     part.reduce = collective_seconds(links.replicas, gradient)
     part.stuck = 0.0
+    # Copies beside the collectives (gather_copy_bytes) come only for what is in shards.
     copied = part.dense if links.dense_shards > 1 else 0.0
     reduced = part.trained_dense if links.dense_shards > 1 else 0.0
     if sparse:
@@ -307,4 +308,5 @@ def norm_seconds(coefficients: CoefficientRecord, devices: int) -> float:
     several."""
     if devices == 1:
         return 0.0
+    # A reduction of one number takes its latency alone: a start, and the hops down a tree.
     return 2 * (coefficients.collective_s + coefficients.scaleout_hop_s * doublings(devices))

@@ -60,7 +60,7 @@ class RunTraits:
         return cls(
             chip=chip.id,
             generation=chip.generation,
-            stack=problem.stack.calibrated_as,
+            stack=problem.stack.calibrated_as,  # its own id, or the stack whose coefficients it has
             sparse=problem.architecture.is_moe,
             precision=problem.workload.precision,
             parameters=parameters.total,
@@ -107,6 +107,6 @@ class RunIndex:
                 continue
             if name in KIND_DISTANCES:
                 total += KIND_DISTANCES[name] * (values != value)
-            else:
+            else:  # a size or a degree
                 total += DISTANCE_PER_DOUBLING * np.abs(np.log2(values / value))
         return total

@@ -126,6 +126,7 @@ def describe(
     conventions: tuple[AttentionCount, ...] = ("causal", "full")
     mfu: dict[str, float] = {count: float(predictions.mfu(count)[row]) for count in conventions}
     # No step is shorter than the model's FLOPs at the chip's peak. MFU is that time over the step.
+    # (Where the prediction itself is shorter, its interval begins at the prediction.)
     least_step_time_s = step_time_s * mfu["causal"]
     faster, slower, memory_factor = (math.exp(Z80 * float(spread[row])) for spread in spreads)
     time = dict(zip(TIME_TERMS, predictions.time_terms[row].tolist(), strict=True))
@@ -283,6 +284,7 @@ def log_ratio_spread(pair: Predictions, profile: Profile) -> float:
     known = _known_spreads(profile, problem)
     drawn = _drawn_log_times(pair.rows, known.draws)
     low, high = _quantiles(drawn[0] - drawn[1], [0.1, 0.9])
+    # Half of a normal distribution's central 80% is Z80 standard deviations.
     unknown_spread = (high - low) / 2 / Z80
     spread = known.neighbourhood.spread_within_source(float(unknown_spread**2))
     outside = extrapolates(problem, pair.layouts, known.profile)
@@ -292,7 +294,7 @@ def log_ratio_spread(pair: Predictions, profile: Profile) -> float:
 def _quantiles(values: Array, shares: Sequence[float]) -> Array:
     """Return the quantiles of `values` along their last axis at these shares between 0 and 1, with
     an axis for the shares first. np.quantile returns the same and takes five times as long for few
-    values."""
+    values. Shares must be below 1, since the value above each is read too."""
     ordered = np.sort(values, axis=-1)
     position = np.array(shares) * (values.shape[-1] - 1)
     below = position.astype(np.int64)

@@ -136,7 +136,7 @@ def _required_micro_batches(layout: Layout) -> tuple[int, int]:
     the micro-batches must be a multiple."""
     if layout.schedule == "dualpipe":  # sends micro-batches in pairs, one from either end
         return 2 * layout.pp, 2
-    if layout.schedule == "interleaved":
+    if layout.schedule == "interleaved":  # Micro-batches pass a chunk in groups of pp or more.
         return layout.pp, 1
     return 1, 1
 

@@ -180,5 +180,5 @@ SEARCH_COUNTS = record_type(SearchCounts)
 def new_counts() -> Array:
     """Return one record of SearchCounts, (1,), before anything was looked at."""
     counts = np.zeros(1, dtype=SEARCH_COUNTS)
-    counts["closing_bound"] = np.inf
+    counts["closing_bound"] = np.inf  # the least bound of all that was left out: nothing yet
     return counts

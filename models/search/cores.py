@@ -182,7 +182,8 @@ def set_core(crossing: CoreCrossing, trunk: int, pair: int) -> bool:
 def least_bytes(tables: CompiledTables, chain: int, row: Row) -> float:
     """Return a lower bound of the bytes of all layouts that grow from a row whose data parallelism
     is not divided yet: the least over all variants (sharding with memory policy), which are written
-    into the row. `chain` is the number of the row's chain (pp with a number of micro-batches)."""
+    into the row. The search for the layout that needs least memory opens cores in its order.
+    `chain` is the number of the row's chain (pp with a number of micro-batches)."""
     least = np.inf
     for variant in range(len(tables.policies.variants)):
         set_variant(tables.policies, row, variant)

@@ -115,8 +115,9 @@ def search_all(
     tables: SearchTables, limits: Array, max_evaluated: int, should_continue: ShouldContinue
 ) -> tuple[Layouts, Array] | None:
     """Return all layouts that fit in memory and take no longer than `limits` (2,), the seconds
-    allowed without a pipeline and with one; and their points of complexity. Return None if there
-    are none, if the search evaluated `max_evaluated` layouts before its end, or if time ended."""
+    allowed without a pipeline and with one; and their points of complexity. A sweep over links
+    needs them, since any may be the best somewhere between two places. Return None if there are
+    none, if the search evaluated `max_evaluated` layouts before its end, or if time ended."""
     incumbent = Incumbent(Goal(both_sides=True), all_within=limits)
     search = _Search(tables, incumbent, should_continue, max_evaluated)
     search.open_all()
@@ -127,8 +128,9 @@ def search_all(
 
 def finds_any(tables: SearchTables, limits: Array, should_continue: ShouldContinue) -> bool | None:
     """Say whether any layout fits in memory and takes no longer than `limits` (2,), the seconds
-    allowed without a pipeline and with one. The search ends at the first such layout. Return None
-    if time ended before that was known."""
+    allowed without a pipeline and with one; -inf allows none. Advice uses it to prove that a
+    pipeline is, or is not, needed. The search ends at the first such layout. Return None if time
+    ended before that was known."""
     incumbent = Incumbent(Goal(both_sides=True), all_within=limits)
     search = _Search(tables, incumbent, lambda: not incumbent.layouts and should_continue())
     search.found = empty_found(1)  # The first layout fills the buffer, which ends the loop.
@@ -287,7 +289,7 @@ class _Search:
 
     def _note_left_out(self, bound: float) -> None:
         """Lower the closing bound, the least seconds of all that was left out, to `bound` where
-        that is less."""
+        that is less. The answer's certificate states it."""
         self.counts["closing_bound"] = np.minimum(self.counts["closing_bound"], bound)
 
     def _may_go_on(self, bound: float) -> bool:

@@ -125,6 +125,7 @@ def why_none(space: Space, *, with_pipeline: bool) -> tuple[bool, str]:
     if obstacle.rule == "degrees_offered" and with_pipeline:
         return True, f"is possible, since stack {problem.stack.id} has no pipeline parallelism"
     why = f"is legal here. For example, {obstacle.message}"
+    # A pipeline leaves fewer data-parallel ranks, over which the batch may divide.
     if obstacle.rule == "batch_divides" and not with_pipeline:
         why += ". Only this asks for a pipeline: neither bandwidth nor memory does"
     return True, why
@@ -271,6 +272,7 @@ def _candidate_meshes(problem: Problem, allowed: Allowed) -> Layouts:
     """Return meshes on all devices that the constraints allow, as layouts: every division of the
     devices over pp, tp, cp, dp_replicate and dp_shard. Where constraints leave them open, ep, etp
     and micro_batch are 1, and sequence parallelism is on and off."""
+    # dp is the product of dp_replicate and dp_shard, which are axes of their own.
     axes = tuple(axis for axis in _AXES if axis != "dp")
     table = factorisations(problem.cluster.num_devices, len(axes))
     rows = default_layouts(len(table)).with_columns(**dict(zip(axes, table.T, strict=True)))
@@ -278,7 +280,8 @@ def _candidate_meshes(problem: Problem, allowed: Allowed) -> Layouts:
         rows = rows.take(np.isin(getattr(rows, knob), allowed[knob]))
     defaults = {"sequence_parallel": (False, True), "ep": (1,), "etp": (1,), "micro_batch": (1,)}
     for knob, values in defaults.items():
-        # The rest is left out: another layout may then be called the nearest to being legal.
+        # Meshes beyond the first _MOST_MESHES are left out. The layout that is called the nearest
+        # to being legal may then not be the nearest of all.
         first = rows.take(np.arange(min(len(rows), _MOST_MESHES)))
         rows = _cross_with(first, knob, allowed.get(knob, values))
     return rows

@@ -94,6 +94,7 @@ def least_seconds(workspace: Workspace, least: LeastPasses, chain: int) -> float
     `chain` is the number of a chain (pp with a number of micro-batches). `workspace.part_both` and
     `workspace.weights` must hold the exposed seconds of the parts (`expose_parts`)."""
     seconds = np.inf
+    # However long the parts take, one of the `decisive` schedules takes least: no other is tried.
     for i in range(least.decisive_count[chain]):
         schedule = least.decisive[chain, i]
         seconds = min(seconds, least_seconds_under(workspace, least, chain, schedule))
@@ -236,7 +237,8 @@ def _path(schedule: int, pp: int, m: int, stage: int, path: int) -> tuple[float,
     if schedule == INTERLEAVED or path == 0:
         return 0.0, 1.0, float(m)
     # This path passes the stages before once, and this stage and those after it twice: two whole
-    # models less the stages before.
+    # models less the stages before. The m - (pp - stage) pairs that alternate are on this stage;
+    # one of them is in the two models already.
     if m > pp - stage:
         return 2.0, -1.0, m - pp + stage - 1.0
     # One micro-batch passes all stages, and the others have half of their passes on this one.
@@ -255,7 +257,8 @@ def _idle_of_mean_stage(schedule: int, pp: int, m: int) -> float:
         # so that their mean has as much of F as of I. These stages are 1/2 - 1/pp of the model.
         weight = 1 / max(pp / 2 - 1, 1.0)
         return 2 / (2 + weight) * (1 / 2 - 1 / pp)
-    # A stage has two chunks, each 1 / (2 · pp) of the model (models.cost.pipeline.makespan).
+    # A stage has two chunks, each 1 / (2 · pp) of the model. One path of makespan.zero_bubble_v has
+    # 2 · others - (m - 1) chunks of F and as many of I; with m above pp, one has `missing` of each.
     if m <= pp:
         return (2 * others - (m - 1)) / (2 * pp)
     missing = max(2 * pp - 1 - m, 0)  # micro-batches below the 2 · pp - 1 that fill the V

@@ -119,6 +119,7 @@ def consider(limits: Limits, row: Row, seconds: float, points: int) -> bool:
         # front[p] is the least time with p points or fewer, so it falls with p: after the first
         # entry that is as fast, all are.
         for most_points in range(points, MOST_POINTS):
+            # ROUNDED: a gain by rounding errors alone does not count as faster.
             if seconds * ROUNDED >= limits.front[most_points]:
                 break
             limits.front[most_points] = seconds
@@ -166,7 +167,8 @@ def rank(limits: Limits, row: Row, seconds: float) -> None:
 
 @inlined
 def same_degrees(one: Row, other: Row) -> bool:
-    """Say whether two layouts have equal degrees on all axes, experts included."""
+    """Say whether two layouts have equal degrees on all axes, experts included: one mesh, which
+    counts once in the ranking."""
     return (
         one.pp == other.pp
         and one.dp_replicate == other.dp_replicate

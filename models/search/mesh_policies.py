@@ -174,6 +174,7 @@ def time_policies(tables: CompiledTables, meshes: Meshes, mesh: int, progress: P
             set_schedule(policies, chain, row, schedule)
             # The fewest layers give a bound for any number, since every layer more only adds work.
             row.recompute_layers = fewest_layers(policies) if policies.open_layers[variant] else 0
+            # A schedule adds complexity in a pipeline only.
             limit = longest[points + with_pipeline * policies.schedule_points[schedule]]
             seconds = bound_schedule(tables, chain, schedule, row)
             if seconds <= limit:
@@ -203,7 +204,7 @@ def is_promising(
     row, chain, counts = meshes.rows[mesh], meshes.chain[mesh], progress.counts[0]
     longest = progress.limits.longest[1 if row.pp > 1 else 0]
     set_mesh(tables.question, row, tables.coefficients[0], tables.least, tables.buffers)
-    set_decided(tables, False)
+    set_decided(tables, False)  # `expose` then gives lower bounds, as is asked here
     counts.steps += 1
     for variant in range(len(tables.policies.variants)):
         limit = longest[points + tables.policies.points[variant]]
@@ -303,6 +304,7 @@ def recompute_until_it_fits(
     partial, choices = layer_choices(tables, row, variant, schedule)
     # A choice is a position in the ascending numbers of layers that may be recomputed.
     fewest = least_that_fits(tables, row, partial, choices)
+    # 0 stands for all layers.
     row.recompute_layers = tables.policies.layers[fewest] if fewest < partial else 0
     counts.over_memory += fewest
     counts.dominated += max(choices - fewest - 1, 0)
@@ -360,6 +362,7 @@ def set_memory(tables: CompiledTables, row: Row) -> float:
 @inlined
 def fewest_layers(policies: PolicyTables) -> int:
     """Return the fewest layers of a chunk that constraints allow to recompute; 0 means all."""
+    # The list ascends, and is empty where only all layers are allowed.
     return policies.layers[0] if len(policies.layers) > 0 else 0
 
 

@@ -192,7 +192,8 @@ def _deviations(tables: SearchTables, layout: Layout) -> float:
 def _surest_with_odds(tables: SearchTables, layout: Layout) -> Surest:
     """Return the layout in a legal placement, with the probability that it fits, and with that
     rounded down to a percent as the min_fit_probability to ask for. The latter is None below an
-    even chance, or where the layout would not fit under it either, as beside a memory reserve."""
+    even chance, or where the layout would not fit under it either, since the caller's memory
+    reserve (memory_reserve_gib) leaves too little."""
     fit_probability = NormalDist().cdf(_deviations(tables, layout))
     asked = min(math.floor(100 * fit_probability) / 100, MAX_FIT_PROBABILITY)
     predictions = tables.predict(Layouts.of([layout]))

@@ -48,7 +48,8 @@ class Frugal(NamedTuple):
 
 
 def no_frugal() -> Frugal:
-    """Return arrays that hold no layout yet."""
+    """Return arrays of one entry that hold no layout yet. Compiled functions write the most frugal
+    layout into them."""
     variant, schedule, points = np.zeros((3, 1), dtype=np.int64)
     return Frugal(
         row=np.zeros(1, ROW),

@@ -83,6 +83,7 @@ def open_mesh(tables: CompiledTables, meshes: Meshes, mesh: int, progress: Progr
             points = meshes.points[mesh] + points_of_place(question.dims, row, groups)
             if not is_promising(tables, meshes, mesh, points, progress):
                 continue
+            # From here on times are those of this placement, and lower bounds no more.
             set_decided(tables, True)
             if not evaluate_policies(tables, meshes, mesh, points, progress):
                 return False

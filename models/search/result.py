@@ -97,6 +97,7 @@ class SearchAnswer:
             certificate,
             closing_bound_s=closing if np.isfinite(closing) else None,
             exact=False,
+            # Without `bound_s` (infinite) the second number is -1, and the gap stays.
             gap=max(certificate.gap, float(self.times[0]) / bound_s - 1),
         )
         return replace(self, certificate=certificate)

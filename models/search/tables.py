@@ -152,9 +152,10 @@ class SearchTables:
         return self.at_fit_probability(EVEN_CHANCE)
 
     def with_links_of(self, problem: Problem) -> SearchTables | None:
-        """Return the tables for a problem whose chips are joined by other links. Legality, compute
-        and memory do not depend on links, so their tables are shared. Return None where the problem
-        differs in anything else, or its torus wraps along other dims."""
+        """Return the tables for a problem whose chips are joined by other links, as sweeps over
+        bandwidths need them. Legality, compute and memory do not depend on links, so their tables
+        are shared. Return None where the problem differs in anything else, or its torus wraps along
+        other dims."""
         mine, links = self.problem.cluster, problem.cluster
         joined = replace(mine, fabric=links.fabric, chips_per_domain=links.chips_per_domain)
         differs_in_links_only = problem == replace(self.problem, cluster=joined)
@@ -165,6 +166,7 @@ class SearchTables:
             return None
         other = copy(self)
         other.problem, other.space = problem, self.space.with_links_of(problem)
+        # Cached properties that depend on links are dropped, so that they are worked out anew.
         for name in _LINK_PROPERTIES:
             vars(other).pop(name, None)
         return other
@@ -201,7 +203,8 @@ class SearchTables:
         have, (chains, schedules)."""
         trunks = self.trunks
         used = np.asarray(trunks.legal.any(axis=0))  # schedules that some chain may have
-        # Placed meshes of each chain, under one pair of expert degrees.
+        # Placed meshes of each chain, under one pair of expert degrees. `trunks.breaks` has the
+        # first rule that refuses a schedule on a chain, under which these meshes are counted.
         meshes = np.bincount(trunks.chains, self.placed_meshes, len(trunks.pp)).astype(np.int64)
         dropped = first_refusals(trunks.breaks[:, ~used], meshes * len(self.experts))
         policies_per_schedule = len(self.policies.shardings) * int(self.policies.counts.sum())
@@ -220,6 +223,7 @@ class SearchTables:
         self.hosts_too_small = not kept.all() and not self._hosts_hold_states()
         if not (self.hosts_too_small and kept.any()):
             return
+        # Columns are variants: all memory policies with the first sharding, then with the next.
         self.legal_variants = self.legal_variants[:, np.tile(kept, len(self.policies.shardings))]
         left = self.policies.with_memory_policies(kept)
         dropped = len(self.policies) - len(left)
@@ -232,7 +236,8 @@ class SearchTables:
         problem, states = self.problem, self.problem.workload.optimizer_state
         count = problem.architecture.parameters
         # The least that is trained: the layers and the embedding, without the head and the final
-        # norm. Of adapters, or where parts of the model are frozen, only what layers train counts.
+        # norm (a weight and perhaps a bias). Of adapters, or where parts of the model are frozen,
+        # only what layers train counts.
         least = count.total - count.lm_head - 2 * problem.architecture.hidden_size
         if problem.workload.lora or problem.workload.trained:
             least = problem.trained_layer_parameters
@@ -254,6 +259,7 @@ class SearchTables:
         in_pipeline = schedules.with_columns(pp=np.full(len(schedules), 2))
         self.schedule_points = points_of_policy(in_pipeline)
         # Any schedule will do: default layouts have no pipeline, where schedules have no points.
+        # (`0 * variant` gives each the first schedule.)
         variants = self.with_policies(default_layouts(len(variant)), 0 * variant, variant)
         self.variant_points = points_of_policy(variants)
 
@@ -360,7 +366,7 @@ class SearchTables:
     def _slows_outwards(self) -> bool:
         """Say whether links get slower, and hops longer, from the inside of the cluster outwards.
         Two axes together are then no faster than one (LeastLinks.joins_axes). It is false on a
-        torus and for links between peers, where they may be."""
+        torus and for links between peers, where two axes may be faster than one."""
         c, dims = self.coefficients, self.problem.cluster.dims
         if any(dim.peer_gb_s or dim.kind == "ring" for dim in dims):
             return False
@@ -378,7 +384,7 @@ class SearchTables:
         one. In lower bounds it stands for all of them before the schedule is chosen."""
         schedules = self.policies.schedules
         # Traffic also hides beside another micro-batch's compute where devices have several chunks:
-        # with virtual stages, and under zero_bubble_v and dualpipe.
+        # with virtual stages, and under zero_bubble_v and dualpipe, which have the highest codes.
         overlapping = (schedules.virtual_stages > 1) | (schedules.schedule >= ZERO_BUBBLE_V)
         return ZERO_BUBBLE_V if overlapping.any() else ZERO_BUBBLE
 
@@ -453,6 +459,7 @@ class SearchTables:
             schedule_points=self.schedule_points,
             legal=self.legal_schedules,
             partition=self._partitions[1],
+            # The number of all layers means "all of each chunk": `all_layers` stands for it.
             layers=layers[layers < self.problem.architecture.num_layers],
             all_layers=self.space.may_recompute_all,
             hides_most=self.hides_most,
@@ -499,6 +506,7 @@ class SearchTables:
         """Return the meshes of n cores, given by the numbers of their trunks and pairs of expert
         degrees: one for each legal division of data parallelism into replicas and shards."""
         cores = with_experts(self.trunks.rows.take(trunk), self.experts, pair)
+        # `parent` has, for each mesh, the position of its core.
         layouts, parent = self.space.divide_data_parallelism(cores)
         return self.meshes_of(layouts, self.trunks.chains[trunk[parent]])
 
@@ -529,7 +537,7 @@ class SearchTables:
         that holds for all expert degrees, (n,): experts send nothing, and compute as fast as the
         largest matrix products."""
         layers = self.question.layers.copy()
-        layers["num_experts"] = 0
+        layers["num_experts"] = 0  # means that their division over devices is not decided
         without_experts = self.question._replace(layers=layers)
         return self.bound(rows, chain, without_experts)[0]
 

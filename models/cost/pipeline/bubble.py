@@ -94,7 +94,7 @@ def micro_batch_group(pp: int, micro_batches: int) -> int:
     interleaved schedule (Megatron-Core schedules.py, get_schedule_table; arXiv 2104.04473 §2.2 has
     groups of pp). Stages would wait in a group of fewer than pp. The size is therefore the smallest
     from pp on that leaves no such group at the end."""
-    group = pp
+    group = pp  # Fewer micro-batches than pp are one group.
     while 0 < max(micro_batches, pp) % group < pp:
         group += 1
     return group
@@ -193,6 +193,7 @@ def _idle_between_others(row: Row, micro_batches: int, times: StageTimes, stage:
         return _dualpipe(row.pp, forward / 2, to_input / 2, weight / 2)
     chunks = 2 * (row.pp - 1)  # a V has two on each of the other stages
     others = ChunkSeconds(forward / chunks, to_input / chunks, weight / chunks)
+    # The mean of the stage's own two chunks.
     own = ChunkSeconds(own_forward / 2, (own_backward - own_weight) / 2, own_weight / 2)
     return makespan.zero_bubble_v(row.pp, micro_batches, own, others)
 

@@ -35,7 +35,8 @@ def list_turning_stages(
         count = insert_ascending(stage, count, stretch_end)
     # A stage that does all forwards of the last round first (_last_round_passes_ahead) does not
     # alternate forwards and backwards. With one group, only stages after `turn` alternate. The path
-    # may turn on either side of this change.
+    # may turn on either side of this change. (Stages alternate if their 2 (pp - 1 - stage) + 1
+    # early forwards of the last round are fewer than the micro-batches.)
     if micro_batches <= group:
         turn = max(pp - 1 - micro_batches // 2, 0)
         count = insert_ascending(stage, count, turn)
@@ -153,6 +154,7 @@ def _several_groups(pp: int, micro_batches: int, group: int, turning: TurningSta
             head = _detour_to_head(group, f, b, turning.forward[-1], turning.backward[-1])
             early = head - away * f.first
             between = head - away * (f.first + b.first)
+            # The last of two groups may be a part of one, and then counts as that part.
             later = min(groups - 1, 1.0) * (head - away * b.first)
         staying = group * (f.per_micro_batch + b.per_micro_batch)
         between = max(between, round_pipeline - staying, 0.0)

@@ -132,7 +132,7 @@ def split_layers(layers: Layers, shape: Shape, stated: Array, begin: Array) -> N
     # Chunks of equal length, or of lengths that differ by one; with too few layers some are empty.
     elif not shape.balanced or num_layers < fewest_layers:
         for chunk in range(chunks):
-            begin[chunk] = -(-chunk * num_layers // chunks)
+            begin[chunk] = -(-chunk * num_layers // chunks)  # rounded up
     elif layers.by_threshold:
         _split_by_thresholds(layers, chunks, begin)
     elif in_rounds:
@@ -142,7 +142,7 @@ def split_layers(layers: Layers, shape: Shape, stated: Array, begin: Array) -> N
     else:
         _minimise_largest_chunk(layers, chunks, num_layers, layers.head, begin)
         # Equal numbers of micro-batches leave no reason to give early stages fewer layers, so the
-        # layers before the last chunk are split evenly.
+        # layers before the last chunk are split evenly. The head (0.0 FLOPs) is not among these.
         if holds_equal_micro_batches(shape.schedule) and chunks > 2:
             _minimise_largest_chunk(layers, chunks - 1, begin[chunks - 1], 0.0, begin)
 
@@ -176,6 +176,7 @@ def _split_by_thresholds(layers: Layers, chunks: int, begin: Array) -> None:
     for chunk in range(chunks):
         begin[chunk] = layer
         threshold = (layers.flops_before[num_layers] + layers.head) * (chunk + 1) / chunks
+        # At least one layer, while there are any.
         layer = min(layer + 1, num_layers)
         while layer < num_layers and layers.flops_before[layer] <= threshold:
             layer += 1
@@ -240,6 +241,7 @@ def _split_in_rounds(layers: Layers, pp: int, rounds: int, begin: Array) -> None
     i % pp. Layers left over by an even split go to late stages, unless the slowest stage before the
     last is faster with them on early ones."""
     num_layers = len(layers.kind)
+    # The head's FLOPs over those of a mean layer.
     head_in_layers = layers.head / (layers.flops_before[num_layers] / num_layers)
     last = _last_stage(num_layers, head_in_layers, pp, rounds)
     _deal_out(num_layers, pp, rounds, last, late=True, begin=begin)
@@ -324,6 +326,7 @@ def _deal_out(
     for chunk in range(pp * rounds - 1):
         round_, stage = divmod(chunk, pp)
         if stage == pp - 1:
+            # Its last chunk, which has the head, comes after this loop and takes what is left.
             count = _even_share(last.layers - last.beside_head, rounds - 1, round_)
         elif bare_ends and stage == 0:
             count = min(round_, 1)  # no layer beside the embedding, one in each later round
@@ -338,7 +341,8 @@ def _deal_out(
 @compiled
 def _largest_stage_but_last(layers: Layers, pp: int, rounds: int, begin: Array) -> float:
     """Return the forward FLOPs of the layers of the costliest stage before the last, where `begin`
-    has the first layer of each chunk of an interleaved split."""
+    has the first layer of each chunk of an interleaved split. The last stage has the same layers in
+    all splits that are compared by it."""
     largest = 0.0
     for stage in range(pp - 1):
         cost = 0.0
@@ -360,6 +364,7 @@ def _split_in_v(layers: Layers, stages: int, begin: Array) -> None:
     most = num_layers // (2 * stages) + 2
     best = 0, 0, False
     least = np.inf, np.inf
+    # The head's chunk may be without layers, the embedding's may not.
     for first in range(1, most + 1):
         for last in range(most + 1):
             if (num_layers - first - last) // (stages - 1) < 2:

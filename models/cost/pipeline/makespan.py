@@ -191,7 +191,8 @@ def zero_bubble(pp: int, micro_batches: int, turning: TurningStages) -> float:
             f.per_micro_batch + b.per_micro_batch + b.weight
         )
         # With more micro-batches than stages, a stage may also wait for the last forward of an
-        # earlier one, which has come down to it.
+        # earlier one, which has come down to it. `steady` ends with the input gradient after the
+        # last forward, so that forward ends b.per_micro_batch before.
         if micro_batches > pp:
             passed_on = max(passed_on, steady - b.per_micro_batch - f.upto)
             steady = passed_on + f.upto + b.per_micro_batch
@@ -204,6 +205,7 @@ def zero_bubble(pp: int, micro_batches: int, turning: TurningStages) -> float:
 def _alternations(pp: int, micro_batches: int, stage: int) -> int:
     """Return how many pairs of a forward and an input gradient a stage of ZB-H1 runs after its
     first forwards and before its first weight gradients."""
+    # Every stage has done pp forwards, or all, when its first weight gradients come.
     return min(pp, micro_batches) - _forwards_ahead(pp, micro_batches, stage)
 
 
@@ -219,6 +221,7 @@ def _set_arrivals(pp: int, micro_batches: int, turning: TurningStages) -> None:
         f.arrived = latest + f.upto
         alternating = _alternations(pp, micro_batches, turning.stage[i])
         done = f.done
+        # A stage that alternates runs its other forwards between input gradients.
         if alternating > 0:
             done = f.ready + alternating * (f.per_micro_batch + b.per_micro_batch)
         latest = max(latest, done - f.upto)
@@ -260,11 +263,15 @@ def _time_after_forwards(pp: int, micro_batches: int, turning: TurningStages, i:
     then does its remaining weight gradients. The end that comes last counts."""
     longest = slowest = 0.0
     own = turning.backward[i]
+    # After its last forward, and the input gradient that follows it, the stage has another input
+    # gradient left for every later stage.
     left = max(min(pp, micro_batches) - 1 - turning.stage[i], 0)
     for earlier in range(i, -1, -1):
         b = turning.backward[earlier]
         slowest = max(slowest, b.per_micro_batch + b.weight)
         way_up = (own.upto - own.per_micro_batch) - (b.upto - b.per_micro_batch)
+        # Weight gradients lag behind input gradients by `stage` micro-batches: after the last input
+        # gradient, stage + 1 of them are left.
         weights = min(turning.stage[earlier] + 1, micro_batches) * b.weight
         longest = max(longest, left * slowest + way_up + weights)
     return longest

@@ -144,6 +144,7 @@ def _set_longest_path(
                 if best[walked, other] - lost > longest:
                     longest = best[walked, other] - lost
                     previous[walked, stage] = other
+            # Chunk k * pp + stage is what the stage has in round k.
             best[walked + 1, stage] = longest + scratch.cost[walked % rounds * pp + stage]
     end = stage = int(best[rounds_walked, :pp].argmax())
     stays = True

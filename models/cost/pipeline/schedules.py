@@ -61,7 +61,7 @@ def run_schedule(
         orders = [_DualPipe(pp, m, stage).order() for stage in range(pp)]
     elif code == AFAB:
         orders = [_alternating(m, stage, m) for stage in range(pp)]
-    else:
+    else:  # 1f1b
         orders = [_alternating(m, stage, min(pp - stage, m)) for stage in range(pp)]
     return _run_in_order(orders, pp * v, seconds)
 
@@ -185,7 +185,8 @@ class _DualPipe:
             self._append(self._backward(1, apart=True))
             self._append_weights()
             self._append(self._forward(1))
-        # Steady state: each forward overlaps a backward of the other direction.
+        # Steady state: each forward overlaps a backward of the other direction. Warm-up has done
+        # pp - up_to_here of the m // 2 forwards from the nearer end, and this does the others.
         for i in range(self.m // 2 - self.pp + up_to_here):
             # The first backward of a middle stage has no forward of the other direction to overlap.
             if i == 0 and to_middle == 0:
@@ -194,6 +195,7 @@ class _DualPipe:
             else:
                 self._append(self._forward(0), self._backward(1))
             self._append(self._forward(1), self._backward(0))
+        # Only forwards from the farther end are left, so every second backward runs alone.
         for _ in range(to_middle):
             self._append(self._backward(1))
             self._append(self._forward(1), self._backward(0))
@@ -237,6 +239,7 @@ class _DualPipe:
         index = self.done[counted_as, way]
         self.done[counted_as, way] += 1
         chunk = self.pp - 1 - self.stage if direction else self.stage
+        # The first half of the micro-batches go in direction 0, the second half in direction 1.
         return Operation(kind, direction * (self.m // 2) + index, chunk, direction)
 
     def _append_weights(self) -> None:

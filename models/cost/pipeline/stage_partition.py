@@ -43,8 +43,8 @@ def split_over_stages(problem: Problem, layouts: Layouts) -> tuple[Array, StageT
 
 
 def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]]:
-    """Return, for each layout and each of its chunks, the kind of every layer in the chunk. Chunks
-    and layers are in the order of the model."""
+    """Return, for each layout and each of its chunks, the kind of every layer in the chunk, as
+    timelines and launch commands need it. Chunks and layers are in the order of the model."""
     shapes, shape_of_layout = _distinct_shapes(layouts)
     layers = layers_of(problem)
     kinds = layers.kind.tolist()
@@ -65,6 +65,7 @@ def _distinct_shapes(layouts: Layouts) -> tuple[Layouts, Array]:
         return layouts, np.zeros(1, dtype=np.int64)
     # No other field of a layout has a say in the split of its layers.
     columns = [layouts.pp, layouts.virtual_stages, layouts.schedule, layouts.balanced]
+    # Splits that layouts state (layers_per_chunk) are told apart by a number for each.
     if layouts.states_layers.any():
         columns.append(np.unique(layouts.layers_per_chunk, return_inverse=True)[1].ravel())
     first, shape_of_layout = distinct(*columns)
@@ -88,6 +89,7 @@ def partition(layers: Layers, shapes: Layouts) -> tuple[Array, StageTables]:
     scratch = ChunkScratch(
         held=np.empty((chunks, parts)),
         cost=np.empty(chunks),
+        # The search for the costliest path walks the rounds twice (round_paths).
         best=np.empty((2 * rounds + 1, stages)),
         previous=np.empty((2 * rounds, stages), dtype=np.int64),
         paths=np.empty((2, rounds), dtype=np.int64),
@@ -183,6 +185,7 @@ def _set_stage(
     for part in range(held.shape[1]):
         amount = 0.0
         if is_v_shaped(shape):
+            # The chunk on the way down, and the one on the way back up.
             amount = held[stage, part] + held[chunks - 1 - stage, part]
         else:
             for chunk in range(stage, chunks, shape.pp):
