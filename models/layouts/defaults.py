@@ -65,6 +65,7 @@ def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]
     if layout.pp > 1:
         defaults |= _pipeline_defaults(problem, layout, given)
     elif "schedule" not in given:
+        # Without a pipeline afab is plain gradient accumulation, which every stack has.
         defaults["schedule"] = _first_allowed_schedule(problem, layout, (layout.schedule, "afab"))
     if "torus_axes" not in given:
         defaults["torus_axes"] = torus_axes_covering_dims(problem, layout)
@@ -116,6 +117,7 @@ def torus_axes_covering_dims(problem: Problem, layout: Layout) -> tuple[str, ...
     device_orders = problem.cluster.device_orders
     if not device_orders.has_choice:
         return TORUS_AXES[0]
+    # Devices numbered in blocks are left out: torus_block is a knob of its own.
     orders = [
         TORUS_AXES[code] for code, block in device_orders.distinct_fillings.tolist() if block == 1
     ]
