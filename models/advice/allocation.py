@@ -414,6 +414,7 @@ def _place_ranks(
     first_chip = 0
     for domain, members in _nodes_by_domain(nodes):
         chips = sum(node.chips for node in members)
+        # Chips of the domain beyond whole groups, or beyond the job's, are spares.
         groups = min(chips // size, (cluster.num_chips - first_chip) // size)
         of_domain = _hosts_in_domain(domain, members, groups, size, first_chip, cluster)
         for host in of_domain:

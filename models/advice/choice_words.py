@@ -158,6 +158,7 @@ def _format_plain(value: float) -> str:
 def _intervals_overlap(best: Choice, other: Choice, objective: Objective) -> bool:
     """Return whether another choice may be as good as the best, by the 80% intervals of what is
     minimised."""
+    # A number of chips, or a cost of 0, has no interval.
     depends_on_time = objective.minimize != "chips" and minimized(best, objective) > 0
     if not (depends_on_time and best.step_time_s and best.step_time_high_s and other.step_time_s):
         return False
@@ -170,6 +171,7 @@ def _interval_of_minimized(choice: Choice, objective: Objective) -> tuple[float,
     """Return the 80% interval of the figure that is minimised, which is proportional to that of
     step time."""
     per_second = minimized(choice, objective) / (choice.step_time_s or math.inf)
+    # Where an end is not known, the interval is open there.
     low_s = choice.step_time_low_s or 0.0
     high_s = choice.step_time_high_s or math.inf
     return per_second * low_s, per_second * high_s

@@ -187,6 +187,7 @@ def _choice_on_cluster(
         exact = not isinstance(error, OutOfTime)
         return refused_choice(name, problem, error.brief, num_chips, exact=exact)
     except TooLarge as error:
+        # `exact` stays true: more time would not make the search possible.
         return refused_choice(name, problem, str(error), num_chips)
     except Invalid as error:
         # A constraint that this cluster's stack does not know refuses this cluster alone. All other

@@ -34,7 +34,7 @@ def best_checkpointing(
         # for short times and does not overflow for long ones.
         time = math.expm1(work) - math.expm1(-checkpoint)
         goodput = work * math.exp(-checkpoint - restart) / time
-    else:
+    else:  # checkpoints take no time and are always taken, so that only restarts cost
         goodput = math.exp(-restart)
     return work * between_failures_s, max(goodput, LEAST_GOODPUT)
 

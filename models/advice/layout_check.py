@@ -176,8 +176,8 @@ def _leaves_free(prediction: Prediction, reserve_gib: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Criteria:
-    """The demands on layouts that are named: the constraints, and what the framework can be
-    told."""
+    """The demands on layouts that are named: the constraints, and what the framework can be told
+    (`accepts` and `express` of check_layout; None where it can be told everything)."""
 
     problem: Problem
     constraints: Constraints
@@ -286,7 +286,7 @@ def _find_fastest(
         accepts = criteria.accepts
         if accepts is None or accepts(problem, answer.layouts[0]):
             return _Fastest([answer.layouts[0]], is_exact=answer.certificate.exact)
-        ranked = _fastest_layouts(search_for(_MANY))
+        ranked = _fastest_layouts(search_for(_MANY))  # 32 or so, at most twice as slow
     except NoLegalLayout:
         contradicted = constraints_in_the_way(space)
         reason = contradicted.brief if contradicted else str(Infeasible(*rule_to_blame(problem)))

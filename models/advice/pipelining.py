@@ -153,6 +153,7 @@ def _data_parallel_traffic(
 ) -> tuple[float, float]:
     """Return (seconds, bytes) of a device's data-parallel traffic in a step, if nothing of it were
     hidden: parameters that it gathers, and gradients that it reduces."""
+    # Parameters are gathered, and gradients reduced, over the ranks of dp and cp together.
     if layout.dp * layout.cp == 1:
         return 0.0, 0.0
     parts = LayoutParts.of(problem, layout, coefficients)

@@ -135,4 +135,5 @@ def _clusters_within(cluster: Cluster, counts: Sequence[int]) -> Iterator[Cluste
 def _domain_count(cluster: Cluster) -> int:
     """Return the number of scale-up domains that the chips occupy, wholly or in part; 0 for a
     torus."""
+    # -(-a // b) rounds up: a domain that is used in part counts too.
     return 0 if cluster.fabric.torus else -(-cluster.num_devices // cluster.scale_up_domain)

@@ -300,6 +300,7 @@ def _judge_pipelining(
     exact = answer.certificate.exact
     missing = None
     if exact and (without is None or with_pp is None):
+        # Where a layout without a pipeline exists, the missing one is that with a pipeline.
         missing = why_none(solved.space, with_pipeline=without is not None)
     pipelining = pipelining_verdict(
         without,
@@ -406,7 +407,7 @@ def _step_time_reason(space: Space, best: Prediction) -> Reason:
 def _interleaving_reasons(recommended: Prediction) -> Iterator[Reason]:
     """Yield a reason if the recommended layout interleaves micro-batches in groups of another size
     than pp, which is what frameworks take by default."""
-    group = recommended.micro_batch_group
+    group = recommended.micro_batch_group  # None unless the schedule is interleaved
     if group in (None, recommended.layout.pp):
         return
     yield Reason(
@@ -560,6 +561,7 @@ def _unsupported_reasons(recommended: Prediction) -> Iterator[Reason]:
         f"The predicted time of {words} rests on data sheets alone: no published run {shown_by}"
         " confirms it. Measure a few steps before you rely on it"
     )
+    # The degrees that cause these terms, such as tp for tensor_s; with degree 1 a term is gone.
     knobs = dict.fromkeys(_KNOB_OF_TERM[name] for name in unsupported if name in _KNOB_OF_TERM)
     if knobs:
         without = " and ".join(f"constraints.{knob} = 1" for knob in knobs)

@@ -86,6 +86,7 @@ def remedies(
     ]
     if best is not None and all(remedy.layout != best.layout for remedy in candidates):
         candidates.append(_remedy_of_best(best, given, shown))
+    # In place of an illegal layout (`given` is None) every candidate is a remedy.
     if given is not None and must_change(given, shown):
         candidates = [remedy for remedy in candidates if remedy.needed_gib < given.needed_gib]
     elif given is not None:

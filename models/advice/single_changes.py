@@ -82,7 +82,7 @@ class SingleChange:
         """Return the fields of the layout that `before` and `after` have values of, or the field of
         the stack."""
         if self.is_whole:
-            return self.follows
+            return self.follows  # whole_change puts all fields that differ there
         return (self.knob,) if self.switch else KNOBS[self.knob].fields
 
     @property
@@ -114,7 +114,8 @@ class SingleChange:
 
     @property
     def _knobs_in_words(self) -> str:
-        """Return words on all knobs in which two whole layouts differ."""
+        """Return words on all knobs in which two whole layouts differ. The knob "recompute" names
+        recompute_layers too, which has no words of its own (_PARTS_OF_KNOBS)."""
         before = dict(zip(self.fields, self.before, strict=True))
         after = dict(zip(self.fields, self.after, strict=True))
         changes = [
@@ -144,6 +145,7 @@ class SingleChange:
 def knob_changes_in_words(before: Layout, after: Layout) -> str:
     """Return words on the knobs in which two layouts differ, such as "tp from 8 to 4, pp from 1 to
     2"."""
+    # The knob "recompute" names recompute_layers too, which has no words of its own.
     changes = [
         knob_change_in_words(name, knob.value(before), knob.value(after))
         for name, knob in KNOBS.items()

@@ -182,7 +182,8 @@ class FrontierSweep:
         self.constraints = constraints
         self.should_continue = should_continue
         self.oom_gib = oom_gib
-        self._previous: SearchAnswer | None = None
+        self._previous: SearchAnswer | None = None  # the next search starts from it
+        # Blocks that gain less from faster links are searched as a whole (_points_but_slowest).
         self._whole_block_speedup = _WHOLE_BLOCK_SPEEDUP
 
     def point(self, place: Mapping[str, float]) -> Point:
@@ -306,6 +307,7 @@ class FrontierSweep:
                 continue
             incumbent = Incumbent(Goal(both_sides=True))
             incumbent.add(layouts, self._times(slowest, place, layouts), complexities)
+            # () because no search has opened meshes here.
             yield Point.of(place, incumbent.answer(slowest.certificate, slowest.tables, ()))
 
     def _times(self, answer: SearchAnswer, place: Mapping[str, float], layouts: Layouts) -> Array:
@@ -340,6 +342,7 @@ class FrontierSweep:
         problem is searched anew."""
         goal = Goal(both_sides=True)
         previous = self._previous
+        # None where the problems differ in more than their links.
         tables = previous and previous.tables.with_links_of(problem)
         if previous and tables:
             cluster = previous.tables.problem.cluster

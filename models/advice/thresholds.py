@@ -110,11 +110,11 @@ class _ThresholdSearch:
         two, which needs an axis of continuous values."""
         for holds, changes in steps:
             changed = self._is_changed_at(changes)
-            if changed is None:
+            if changed is None:  # time ran out: a change may lie beyond
                 return self._threshold(self.present, None, exact=False)
             if changed:
                 return self._bisect(holds, changes) if bisects else self._threshold(holds, changes)
-        return self._threshold(self.present, None)
+        return self._threshold(self.present, None)  # no change at any step
 
     def _bisect(self, holds: float, changes: float) -> Threshold:
         """Return the threshold between a factor at which the verdict holds and one at which it
@@ -123,7 +123,7 @@ class _ThresholdSearch:
         while max(holds / changes, changes / holds) > _CLOSE:
             middle = (holds * changes) ** 0.5
             changed = self._is_changed_at(middle)
-            if changed is None:
+            if changed is None:  # time ran out: the bounds so far are the answer
                 exact = False
                 break
             if changed:
