@@ -49,6 +49,7 @@ def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]
     is_sharded = layout.dp_shard > 1 or (layout.cp > 1 and stack.shards != "in_place")
     needs_shards = is_sharded or layout.offload_optimizer or 0 not in stack.zero_stages
     if layout.zero_stage == 0 and needs_shards:
+        # The lowest stage that shards, if the stack has one.
         defaults["zero_stage"] = min((stage for stage in stack.zero_stages if stage), default=0)
     # The rule sharding_axes_need_zero_3 asks for it.
     if stack.shards_over_context_and_experts and (layout.cp > 1 or layout.ep > 1):
@@ -125,6 +126,7 @@ def torus_axes_covering_dims(problem: Problem, layout: Layout) -> tuple[str, ...
         problem.cluster, Layouts.of([replace(layout, torus_axes=order) for order in orders])
     )
     axes = [getattr(placed, name) for name in (*reversed(layout.placement), "ep")]
+    # The layouts share a table of groups, and per_row reads it for each layout.
     covered = [axis.per_row(axis.table.covers(device_orders)) for axis in axes]
     # np.lexsort sorts by its last key first, ascending. The best order is then the last.
     return orders[int(np.lexsort([-np.arange(len(orders)), *covered])[-1])]

@@ -265,6 +265,7 @@ def _context_message(problem: Problem, layout: Layout) -> str:
     ranks = f"cp({layout.cp}) * tp({layout.tp})"
     for recurrence in problem.architecture.recurrences:
         heads, keys = recurrence.num_heads, recurrence.num_key_heads
+        # Ranks beyond the key heads (groups) of Mamba-2 get repeated ones.
         ends = "or be a multiple of them" if isinstance(recurrence, Mamba2) else "too"
         if heads % (layout.cp * layout.tp) or keys % (layout.cp * layout.tp):
             return (

@@ -429,6 +429,7 @@ class Space:
         # Trunks whose chain has no legal schedule are dropped. Their layouts are counted under what
         # refuses each schedule: a constraint, or else the first rule that is broken.
         has_schedule = np.asarray((breaks < 0).any(axis=1))
+        # The meshes that would grow from each chain: one for each division of a trunk's dp.
         num_meshes = np.bincount(chains, self.num_dp_splits(rows), len(breaks)).astype(np.int64)
         dropped = num_meshes[~has_schedule]
         pairs = Counter[str]()  # of a mesh and a schedule, by what refuses them
@@ -492,7 +493,7 @@ class Space:
             raise TooLarge(chips, trunks, "degrees with their micro-batches", MAX_TRUNKS)
         weights = self.num_dp_splits(rows) * weight
         rejected["batch_divides"] += int((weights * (~divides).sum(axis=1)).sum())
-        # Transposed, so that trunks which differ in pp only still follow each other.
+        # Transposed, so that trunks which differ in pp only still follow each other (see Trunks).
         size, row = np.nonzero(divides.T)
         grown = rows.take(row).with_columns(micro_batch=sizes[size])
         allowed = self._is_allowed(grown, "micro_batch")
@@ -545,7 +546,7 @@ class Space:
         """Return the meshes that cores make, one for every legal division of dp into dp_replicate
         and dp_shard, and for each mesh the position of its core."""
         degrees, counts, all_divisors = self._divisors
-        start = np.cumsum(counts) - counts
+        start = np.cumsum(counts) - counts  # where the divisors of each degree begin
         degree = np.searchsorted(degrees, cores.dp)
         # One row for each core and each divisor of its dp.
         parent, position = expand_ranges(start[degree], counts[degree])
@@ -564,6 +565,7 @@ class Space:
         stays."""
         pattern = active_axes(meshes)  # the set of axes with a degree above 1, as a number
         orders, start, count = placement_lists(self.problem.stack.placements)
+        # One row for each mesh and each placement in its list.
         parent, row = expand_ranges(start[pattern], count[pattern])
         rows = meshes.take(parent).with_columns(placement=orders[row])
         placed = groups_of_meshes(self.problem.cluster, rows)
