@@ -194,7 +194,7 @@ def _simplest_within(
     space: Space, profile: Profile, limit_s: float, should_continue: ShouldContinue
 ) -> tuple[float, float]:
     """Return (complexity, step time in seconds) of the simplest layout of a space whose step takes
-    at most `limit_s`; both infinite where there is none."""
+    at most `limit_s`; both infinite where none is found, or the space is too large to search."""
     try:
         fastest = search(space, profile, Goal(faster_than=limit_s), should_continue)
         # The limit as a tolerance, which counts from the fastest of this space.
@@ -434,10 +434,10 @@ def _hosts_in_domain(
     hosts = []
     filled = 0  # chips of the domain
     for node in nodes:
-        left = min(node.chips, groups * size - filled)
+        left = min(node.chips, groups * size - filled)  # chips that groups take
         while left > 0:
             group = filled // size
-            chips = min(left, (group + 1) * size - filled)
+            chips = min(left, (group + 1) * size - filled)  # up to the end of this group
             hosts.append(
                 Host(
                     node=node.name,

@@ -31,6 +31,7 @@ def choice_reason(choices: Sequence[Choice], objective: Objective) -> str:
     else:
         words = f"none of {len(choices)} places has a layout that is known to fit"
     reason = f"where: {words}"
+    # Where no place keeps the limits, the best is compared with the next nearest.
     others = [choice for choice in keeping_limits or answered if choice is not best]
     if others:
         reason += f"; then {_place_and_figures(others[0])}"
@@ -122,6 +123,7 @@ def _place_and_figures(choice: Choice) -> str:
 
 def place_words(choice: Choice) -> str:
     """Return words such as "cluster (96 of 128 h100-sxm)"."""
+    # chips_used is None for a place without a layout.
     is_partly_used = choice.chips_used not in (None, choice.num_chips)
     fewer = f"{choice.chips_used} of " if is_partly_used else ""
     return f"{choice.name} ({fewer}{choice.num_chips} {choice.chip})"
@@ -135,6 +137,7 @@ def _figures_words(choice: Choice) -> str:
         f" {choice.step_time_high_s:.3g})"
     ]
     figures = {"hours": choice.hours, "USD": choice.usd}
+    # Without a number of tokens there is no total cost.
     if choice.usd is None:
         figures["USD per million tokens"] = choice.usd_per_million_tokens
     words += [

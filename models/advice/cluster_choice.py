@@ -53,9 +53,9 @@ def rank_clusters(
 
     Each cluster is searched once, the most promising first, until time runs out. `oom_gib` returns
     the least need of memory at which a run of a problem's model, chip and stack ran out.
-    `find_more` is called when all have been searched, and returns more clusters. `held_chips` has,
-    for each cluster that is a part of held nodes, how many chips are held, and paid. That part was
-    chosen before, so its layouts must use all of its chips.
+    `find_more` is called when all have been searched, and returns more clusters, by default none.
+    `held_chips` has, for each cluster that is a part of held nodes, how many chips are held, and
+    paid. That part was chosen before, so its layouts must use all of its chips.
     """
     choices: list[Choice] = []
 

@@ -190,6 +190,7 @@ def _search_fewer(
     text = f"{none_uses_all(problem, message)}; the answer uses {used}."
     if not tried_all:
         text += " Time ran out before every other number that promises as much was tried."
+        # An untried number may be as fast as the peak of all chips allows.
         answer = answer.inexact(problem.step_time_at_peak_s)
     fewer_chips = FewerChips(rule=rule, message=text, num_chips=used)
     return AnswerOnChips(best.space, answer, fewer_chips)
@@ -250,10 +251,12 @@ def fastest_on_fewer(
         count: ways for count, ways in factorizations.items() if devices <= 2 * count < 2 * devices
     }
     most = _MAX_TRIED_FASTER if devices > FEW_DEVICES else _MAX_TRIED
+    # A number that divides in no more ways than all devices would hardly make up for idle chips.
     better_divided = spaces_to_try(
         space, upper_half, most, more_than=factorizations.get(devices, 0)
     )
     of_whole_domains = [space.on_cluster(cluster) for cluster in whole_domains(space.problem)]
+    # A number that is in both lists is tried once.
     by_devices = {
         tried.problem.cluster.num_devices: tried for tried in (*of_whole_domains, *better_divided)
     }

@@ -144,6 +144,7 @@ def check_layout(
         and _leaves_free(prediction, criteria.constraints.memory_reserve_gib)
     )
     if fits_surely:
+        # A change must gain enough by itself, and also as settings of the framework (`express`).
         first = _fastest_change(filter(_gains_enough, sure), criteria, _gains_enough)
     else:
         # In order: what repairs a broken rule, what makes the layout fit, what brings it nearest to

@@ -129,7 +129,7 @@ def data_parallel_roofline(
     problem: Problem, coefficients: Coefficients, prediction: Prediction
 ) -> Roofline | None:
     """Return the roofline of a predicted layout without a pipeline: how many tokens a device must
-    compute in a step to hide its data-parallel traffic. None where it has none."""
+    compute in a step to hide its data-parallel traffic. None for a layout without such traffic."""
     traffic_s, traffic_bytes = _data_parallel_traffic(problem, prediction.layout, coefficients)
     if not traffic_s:
         return None

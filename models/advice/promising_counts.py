@@ -71,6 +71,7 @@ def spaces_to_try(
     240 and divide in fewer ways, but may divide into the stages that suit a model."""
     cluster = whole.problem.cluster
     spaces = list(islice(promising_spaces(whole, factorizations, more_than=more_than), most))
+    # Up to FEW_DEVICES, promising_spaces has yielded every number already.
     is_of_several = FEW_DEVICES < cluster.num_devices <= _SEVERAL_DEVICES
     if not (is_of_several and 0 < len(spaces) < _LEAST_TRIED):
         return spaces

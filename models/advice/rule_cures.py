@@ -143,6 +143,7 @@ def _values_that_obey(
 ) -> tuple[Any, ...]:
     """Return the values of the knob `name`, other than the layout's, with which a variant obeys the
     rule: the first _MOST_VALUES, in the order in which `vary` returns the variants."""
+    # With the layout itself there is a row to test even without variants.
     variants = [layout, *vary(problem, layout, name)]
     obeys = np.broadcast_to(rule.test(problem, Layouts.of(variants)), len(variants))
     values = dict.fromkeys(

@@ -55,9 +55,10 @@ def thresholds(
     should_continue: ShouldContinue,
     oom_gib: float = math.inf,
 ) -> list[Threshold]:
-    """Return a threshold for every axis that the fabric has. Empty where it is unknown whether a
-    pipeline is needed as things are. Layouts that need `oom_gib` or more, at which a run of this
-    model, chip and stack ran out of memory, are left out."""
+    """Return a threshold for every axis that the fabric has: bandwidth within scale-up domains,
+    bandwidth between them, and chips in a domain. Empty where it is unknown whether a pipeline is
+    needed as things are. Layouts that need `oom_gib` or more, at which a run of this model, chip
+    and stack ran out of memory, are left out."""
     sweep = FrontierSweep(problem, profile, constraints, should_continue, oom_gib)
     here = sweep.point({})
     if not here.is_answered:
