@@ -333,8 +333,9 @@ class Space:
         return bool((self.recompute_layers == self.problem.architecture.num_layers).any())
 
     def _most_layer_choices(self, memory_policies: Layouts) -> Iterator[tuple[str, Array]]:
-        """Yield each constraint and rule by name, with a limit for each memory policy, (memory
-        policies,): how many numbers of layers to recompute it leaves to choose from, at most."""
+        """Yield each constraint and rule by name, with the most numbers of layers to recompute that
+        it leaves each memory policy to choose from, (memory policies,). From these limits
+        _offered_memory_policies counts what each refuses."""
         # Full recompute has at most `layers` such numbers, so that the limit `layers` refuses none.
         # A policy without it counts as one: a limit above 0 leaves it, and 0 refuses it.
         layers = self.problem.architecture.num_layers
