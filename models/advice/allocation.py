@@ -293,7 +293,8 @@ def _spaces_to_try(
     should_continue: ShouldContinue,
 ) -> list[Space]:
     """Return the spaces of the arrangements that have a legal layout, the most promising first.
-    Each octave, a factor of two in the size of groups, has at most _MAX_PER_OCTAVE."""
+    Each octave, a factor of two in the size of groups, has at most _MAX_PER_OCTAVE. Once time is
+    up, the list ends, but not before the first."""
     ranked: list[tuple[tuple[float, int], Space]] = []
     for arrangement, space in _most_promising_of_octaves(problem, constraints, nodes):
         ranked.append((arrangement.rank, space))

@@ -234,7 +234,7 @@ def limit_excess(choice: Choice, objective: Objective) -> float:
     if choice.refused is not None:
         return math.inf
     shares = limit_shares(choice, objective)
-    median_s = choice.step_time_s or 1.0
+    median_s = choice.step_time_s or 1.0  # known for every choice that is not refused
     high_s = choice.step_time_high_s or median_s  # a bound at the chips' peak has no interval
     # How much longer than its median a step takes at that probability. Hours and cost grow alike.
     margin = objective.step_time_to_keep_s(median_s, high_s) / median_s

@@ -99,6 +99,7 @@ def _missed_words(choice: Choice, objective: Objective) -> str:
     broken = [words[name] for name, share in shares.items() if share > 1]
     if broken:
         return f", which breaks {' and '.join(broken)}"
+    # The probability is known, since every limit could be checked.
     kept = f"{choice.meets_probability or 0.0:.2g}"
     return f", which keeps {' and '.join(words.values())} with a probability of {kept} only"
 

@@ -312,7 +312,8 @@ def _fastest_layouts(answer: SearchAnswer) -> list[Layout]:
 
 
 def _gains_enough(change: SingleChange) -> bool:
-    """Return whether a change gains at least LEAST_GAIN."""
+    """Return whether a change gains at least LEAST_GAIN; False where the gain is not known, since
+    the given layout is not legal."""
     return (change.gain or 0) >= LEAST_GAIN
 
 
@@ -332,6 +333,7 @@ def _change_that_fits(
     if fastest is not None and fastest.outcome.step_time_s <= (1 + _SLOW) * best.step_time_s:
         return fastest
     to_best = whole_change(criteria.problem, profile, layout, best.layout)
+    # If the framework cannot be told the best layout, the slow single change has to do.
     return _expressed_if_sure(to_best, criteria) or fastest
 
 
@@ -398,6 +400,7 @@ def _likeliest_to_fit(
 ) -> SingleChange | None:
     """Return the change with which a layout is likeliest to fit, among those that the framework can
     be told; None where none makes it likelier. The _MOST_TRIED likeliest are looked at."""
+    # Any change is likelier to fit than an illegal layout, which has no prediction.
     probability = 0.0 if prediction is None else prediction.fit_probability
     likelier = [change for change in changes if change.outcome.fit_probability > probability]
     likelier.sort(key=lambda change: -change.outcome.fit_probability)

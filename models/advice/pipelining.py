@@ -220,7 +220,7 @@ def _verdict_on_both_sides(
     without: Candidate, with_pp: Candidate, tolerance: float, gap_spread: float, *, exact: bool
 ) -> Pipelining:
     """Return the verdict on the best candidates without and with a pipeline, by the gap between
-    their step times and its uncertainty."""
+    their step times and its uncertainty. It is "unknown" where the search was not `exact`."""
     with_time = with_pp.prediction.time
     split = {name: seconds - with_time[name] for name, seconds in without.prediction.time.items()}
     gap = without.prediction.step_time_s / with_pp.prediction.step_time_s - 1

@@ -78,7 +78,8 @@ class Recommendation:
     at once, fastest first. Free memory is counted in steps of 5% of the usable, and compared among
     the layouts that were evaluated; time and complexity are compared among all.
 
-    `tried_fewer` says that there was time to try all numbers of chips that are worth it.
+    `tried_fewer` says that there was time to try all numbers of chips that are worth it. The
+    `certificate` says whether the search came to its end, and what it left out.
     """
 
     problem: Problem
@@ -110,8 +111,9 @@ class Recommendation:
         return (self.recommended, *others)
 
     def of_more_chips(self, num_chips: int, all_chips_s: float) -> Recommendation:
-        """Return this recommendation as the answer to a question about `num_chips` chips, on all of
-        which a step takes `all_chips_s` seconds."""
+        """Return this recommendation as the answer to a question about `num_chips` chips. An
+        earlier comparison found fewer of them to be faster, and only those were searched. On all a
+        step takes `all_chips_s` seconds."""
         fewer_chips = FewerChips.that_are_faster(
             self.chips_used, num_chips, self.fastest.prediction.step_time_s, all_chips_s
         )
@@ -158,6 +160,7 @@ def recommend(
     """
     if not 0 <= tolerance <= 1:
         raise Invalid("tolerance", tolerance, "must be between 0 and 1")
+    # Both sides: the best layout without a pipeline, and the best with one.
     goal = Goal(tolerance=tolerance, top=top, both_sides=True)
 
     def recommend_within(space: Space) -> Recommendation:

@@ -64,8 +64,8 @@ def remedies(
     best: Prediction | None,
     shown: MemoryShown,
 ) -> list[Remedy]:
-    """Return the remedies that surely fit, the shortest step first, then those that may not fit but
-    are much faster.
+    """Return the remedies that surely fit, the shortest step first, then those that fit with an
+    even chance or better and are much faster; _MOST_REMEDIES at most.
 
     `given` is the prediction of the layout that ran; None where that is not legal. `changes` are
     its single changes, and `best` is the best layout that a search found. `shown` is what the run
@@ -128,7 +128,7 @@ def _best_of_each_knob(candidates: Sequence[Remedy]) -> list[Remedy]:
 
 def _ranking_time_s(remedy: Remedy) -> float:
     """Return the seconds of a step by which values of one knob are ranked. The value that tuned
-    recipes give a switch gets a bonus of LEAST_GAIN, so that it is preferred to one that gains
+    recipes now give a switch gets a bonus of LEAST_GAIN, so that it is preferred to one that gains
     hardly more."""
     change = remedy.change
     if change is None or change.switch is None:

@@ -59,7 +59,8 @@ class BrokenRule:
 
 
 def nearest_cures(cures: Sequence[Cure]) -> list[Cure]:
-    """Return the first cure of a knob and the cure of the batch, in the order of `cures`."""
+    """Return the cures that a sentence names: the first one of a knob and that of the batch, in the
+    order of `cures`."""
     of_knob = next((cure for cure in cures if not cure.is_of_batch), None)
     return [cure for cure in cures if cure.is_of_batch or cure is of_knob]
 

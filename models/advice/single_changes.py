@@ -333,6 +333,7 @@ def _outcomes_of(predictions: Predictions, profile: Profile) -> list[Outcome]:
     """Return the outcome of each row of the predictions, which were made with this profile."""
     problem = predictions.problem
     uncertainty = MemoryUncertainty.of(problem, profile)
+    # How many standard deviations the memory available lies above what is predicted.
     deviations = uncertainty.deviations(predictions, problem.cluster).tolist()
     terms = {name: seconds.tolist() for name, seconds in predictions.time.items()}
     step_times = predictions.step_time_s.tolist()

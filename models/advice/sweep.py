@@ -307,7 +307,7 @@ class FrontierSweep:
                 continue
             incumbent = Incumbent(Goal(both_sides=True))
             incumbent.add(layouts, self._times(slowest, place, layouts), complexities)
-            # () because no search has opened meshes here.
+            # (): no meshes are left open, as a search may leave some.
             yield Point.of(place, incumbent.answer(slowest.certificate, slowest.tables, ()))
 
     def _times(self, answer: SearchAnswer, place: Mapping[str, float], layouts: Layouts) -> Array:
@@ -340,7 +340,7 @@ class FrontierSweep:
         have the same links, such as with two domains that are larger than the job. If only links
         differ, the search starts from the best layouts of the previous answer. Otherwise the
         problem is searched anew."""
-        goal = Goal(both_sides=True)
+        goal = Goal(both_sides=True)  # the best layouts without and with a pipeline
         previous = self._previous
         # None where the problems differ in more than their links.
         tables = previous and previous.tables.with_links_of(problem)
