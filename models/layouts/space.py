@@ -439,7 +439,7 @@ class Space:
         # `per_split` counts the layouts of all schedules together, and a pair has one.
         rejected += scale_counts(pairs, per_split // count["schedule"])
         usable = has_schedule[chains]
-        renumbered = np.cumsum(has_schedule) - 1
+        renumbered = np.cumsum(has_schedule) - 1  # the new number of each chain that is kept
         trunk_of_chain = trunk_of_chain[has_schedule]
         return Trunks(
             rows=rows.take(usable),
