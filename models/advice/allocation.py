@@ -334,6 +334,7 @@ def _arrangements_to_try(
     for size, chips in most_chips.items():
         most_ways = 0
         devices_per_group = size * devices_per_chip
+        # From the largest number down: `most_ways` is then that of all larger ones.
         for devices in range(chips * devices_per_chip, 0, -devices_per_group):
             ways = factorizations.get(devices, 0)
             # With most_ways at 0, every number that divides at all is taken.

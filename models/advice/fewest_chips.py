@@ -142,6 +142,7 @@ class _Numbers:
         """Return the numbers to try: multiples of `multiple_of` where it is given, or of a domain
         that is larger than a machine, or else of the largest power of two that divides a domain."""
         if multiple_of is not None:
+            # With domain 1 no divisors of a domain are tried.
             return cls(domain=1, unit=multiple_of, uses_fewer=True)
         # A slice of a torus may be any number, and so may a part of one domain that joins all.
         domain = cluster.fabric.domain or 1

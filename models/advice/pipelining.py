@@ -316,7 +316,8 @@ def _why_exposed(prediction: Prediction) -> str:
 
 
 def _first_sentence(needed: Need, probability: float | None) -> str:
-    """Return the first sentence of a verdict: whether a pipeline is needed."""
+    """Return the first sentence of a verdict: whether a pipeline is needed. `probability` is that a
+    pipeline pays, and None where the search was stopped."""
     if needed == "yes":
         return "A pipeline pays here."
     if needed == "no":

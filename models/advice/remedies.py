@@ -70,7 +70,8 @@ def remedies(
     `given` is the prediction of the layout that ran; None where that is not legal. `changes` are
     its single changes, and `best` is the best layout that a search found. `shown` is what the run
     showed of its memory. For a layout that can run, only changes that gain LEAST_GAIN are named.
-    For one that is too large, only changes that need less memory are.
+    For one that is too large, only changes that need less memory are. Of the changes of one knob
+    the fastest is kept, among safe ones and among others (_best_of_each_knob).
     """
     candidates = [
         Remedy(

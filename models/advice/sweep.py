@@ -219,7 +219,7 @@ class FrontierSweep:
 
     def points(self, block: LinkBlock) -> Iterator[Point]:
         """Yield the point of every place of a block, in any order."""
-        first, *others = block.places
+        first, *others = block.places  # the slowest links come first
         answer = self._answer_or_refusal(first)
         point = answer if isinstance(answer, Point) else Point.of(first, answer)
         yield point

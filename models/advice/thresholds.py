@@ -140,7 +140,8 @@ class _ThresholdSearch:
             return None
         # `needs_none` (no pipeline is needed) is None where no layout fits: that is no change.
         needs_none, proved = self.sweep.verdict_at({self.axis: place}, self.tolerance)
-        # At present `is_above` says that a pipeline is needed: equal answers contradict each other.
+        # `is_above` says that a pipeline is needed at present, and `needs_none` that none is at this
+        # place. The need has changed where both are true, or both false.
         return needs_none == self.is_above if proved else None
 
     def _threshold(self, holds: float, changes: float | None, *, exact: bool = True) -> Threshold:
