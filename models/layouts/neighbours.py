@@ -155,7 +155,7 @@ def _micro_batches(problem: Problem, layout: Layout) -> list[int]:
 def _vary_schedule(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield other schedules, each with one virtual stage and with two, of which some schedules need
     one and some the other. Illegal layouts are dropped in `neighbours`."""
-    # Without a pipeline every stack runs 1f1b and afab.
+    # Without a pipeline 1f1b and afab are plain gradient accumulation, which every stack runs.
     offered = problem.stack.schedules if layout.pp > 1 else ("1f1b", "afab")
     for schedule in offered:
         for virtual_stages in (1, 2):
