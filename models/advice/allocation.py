@@ -294,7 +294,7 @@ def _spaces_to_try(
 ) -> list[Space]:
     """Return the spaces of the arrangements that have a legal layout, the most promising first.
     Each octave, a factor of two in the size of groups, has at most _MAX_PER_OCTAVE. Once time is
-    up, the list ends, but not before the first."""
+    up, only those found so far are returned, which are at least one if there is any."""
     ranked: list[tuple[tuple[float, int], Space]] = []
     for arrangement, space in _most_promising_of_octaves(problem, constraints, nodes):
         ranked.append((arrangement.rank, space))

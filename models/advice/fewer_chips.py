@@ -250,6 +250,7 @@ def fastest_on_fewer(
     upper_half = {
         count: ways for count, ways in factorizations.items() if devices <= 2 * count < 2 * devices
     }
+    # On few devices searches are short, so more numbers are tried.
     most = _MAX_TRIED_FASTER if devices > FEW_DEVICES else _MAX_TRIED
     # A number that divides in no more ways than all devices would hardly make up for idle chips.
     better_divided = spaces_to_try(

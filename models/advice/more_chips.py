@@ -43,7 +43,7 @@ def add_enough_chips(
         found = search_all_else_fewer(whole, profile, _ANY_TIME, should_continue)
         return found.space.problem.cluster.num_chips
 
-    largest_refused = 1  # times the given chips, which themselves are refused already
+    largest_refused = 1  # as a multiple of the given chips, which were refused before
     for attempt in attempt_each(clusters, chips_used, should_continue):
         larger = attempt.cluster.num_chips
         times = larger // cluster.num_chips

@@ -140,8 +140,8 @@ class _ThresholdSearch:
             return None
         # `needs_none` (no pipeline is needed) is None where no layout fits: that is no change.
         needs_none, proved = self.sweep.verdict_at({self.axis: place}, self.tolerance)
-        # `is_above` says that a pipeline is needed at present, and `needs_none` that none is at this
-        # place. The need has changed where both are true, or both false.
+        # `is_above` says that a pipeline is needed at present, `needs_none` that none is needed at
+        # this place: the need has changed where both are true, or both are false.
         return needs_none == self.is_above if proved else None
 
     def _threshold(self, holds: float, changes: float | None, *, exact: bool = True) -> Threshold:
@@ -159,7 +159,8 @@ class _ThresholdSearch:
 
 def _domain_steps(chips: int, num_chips: int) -> Iterator[tuple[int, int]]:
     """Yield the chips of domains as pairs of neighbours that are tried: from `chips` to twice, four
-    times and so on as many, up to `num_chips`, then to a half, a quarter and so on."""
+    times and so on as many, up to `num_chips`, then to a half, a quarter and so on. None is more
+    than _FARTHEST times larger or smaller."""
     largest = min(num_chips, chips * _FARTHEST)
     least = max(chips / _FARTHEST, 1)
     for factor in (2.0, 0.5):
