@@ -194,7 +194,7 @@ def _simplest_within(
     space: Space, profile: Profile, limit_s: float, should_continue: ShouldContinue
 ) -> tuple[float, float]:
     """Return (complexity, step time in seconds) of the simplest layout of a space whose step takes
-    at most `limit_s`; both infinite where there is none."""
+    at most `limit_s`; both infinite where none is found, or the space is too large to search."""
     try:
         fastest = search(space, profile, Goal(faster_than=limit_s), should_continue)
         # The limit as a tolerance, which counts from the fastest of this space.
@@ -293,7 +293,8 @@ def _spaces_to_try(
     should_continue: ShouldContinue,
 ) -> list[Space]:
     """Return the spaces of the arrangements that have a legal layout, the most promising first.
-    Each octave, a factor of two in the size of groups, has at most _MAX_PER_OCTAVE."""
+    Each octave, a factor of two in the size of groups, has at most _MAX_PER_OCTAVE. Once time is
+    up, only those found so far are returned, which are at least one if there is any."""
     ranked: list[tuple[tuple[float, int], Space]] = []
     for arrangement, space in _most_promising_of_octaves(problem, constraints, nodes):
         ranked.append((arrangement.rank, space))
@@ -333,6 +334,7 @@ def _arrangements_to_try(
     for size, chips in most_chips.items():
         most_ways = 0
         devices_per_group = size * devices_per_chip
+        # From the largest number down: `most_ways` is then that of all larger ones.
         for devices in range(chips * devices_per_chip, 0, -devices_per_group):
             ways = factorizations.get(devices, 0)
             # With most_ways at 0, every number that divides at all is taken.
@@ -414,6 +416,7 @@ def _place_ranks(
     first_chip = 0
     for domain, members in _nodes_by_domain(nodes):
         chips = sum(node.chips for node in members)
+        # Chips of the domain beyond whole groups, or beyond the job's, are spares.
         groups = min(chips // size, (cluster.num_chips - first_chip) // size)
         of_domain = _hosts_in_domain(domain, members, groups, size, first_chip, cluster)
         for host in of_domain:
@@ -433,10 +436,10 @@ def _hosts_in_domain(
     hosts = []
     filled = 0  # chips of the domain
     for node in nodes:
-        left = min(node.chips, groups * size - filled)
+        left = min(node.chips, groups * size - filled)  # chips that groups take
         while left > 0:
             group = filled // size
-            chips = min(left, (group + 1) * size - filled)
+            chips = min(left, (group + 1) * size - filled)  # up to the end of this group
             hosts.append(
                 Host(
                     node=node.name,

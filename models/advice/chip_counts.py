@@ -48,10 +48,10 @@ def attempt_each(
 
 
 def clusters_with_devices(cluster: Cluster, counts: Iterable[int]) -> Iterator[Cluster]:
-    """Yield the cluster resized to each of these numbers of devices. Numbers that its chips or
-    slices do not allow are left out. Slices of a given shape stay whole."""
+    """Yield the cluster resized to each of these numbers of devices. Numbers that its chips or the
+    slices of its torus do not allow are left out. Slices of a given shape stay whole."""
     per_chip = cluster.chip.devices_per_chip
-    slice_chips = math.prod(cluster.torus_shape or ())
+    slice_chips = math.prod(cluster.torus_shape or ())  # 1 where no shape is given
     for count in counts:
         if count % (per_chip * slice_chips):
             continue

@@ -186,7 +186,8 @@ def _meets_probability(choice: Choice, objective: Objective) -> float | None:
     shares = limit_shares(choice, objective)
     if not shares or len(shares) < len(objective.limits) or choice.step_time_s is None:
         return None
-    # A step of step_time_s / tightest seconds just keeps the tightest limit.
+    # A share is a figure over its limit: a step of step_time_s / tightest seconds just keeps the
+    # tightest limit. Without an interval the step time counts as certain.
     tightest = max(shares.values())
     return probability_within(
         choice.step_time_s / tightest if tightest else math.inf,
@@ -212,7 +213,8 @@ def rank(choice: Choice, objective: Objective) -> Rank:
 
 
 def minimized(choice: Choice, objective: Objective) -> float:
-    """Return the figure that the objective minimises; infinite where it is not known."""
+    """Return the figure that the objective minimises, per token where tokens count: choices are
+    only compared with each other. Infinite where it is not known."""
     if choice.step_time_s is None or choice.tokens_per_s is None or choice.goodput is None:
         return math.inf
     usd = choice.usd_per_million_tokens
@@ -232,7 +234,7 @@ def limit_excess(choice: Choice, objective: Objective) -> float:
     if choice.refused is not None:
         return math.inf
     shares = limit_shares(choice, objective)
-    median_s = choice.step_time_s or 1.0
+    median_s = choice.step_time_s or 1.0  # known for every choice that is not refused
     high_s = choice.step_time_high_s or median_s  # a bound at the chips' peak has no interval
     # How much longer than its median a step takes at that probability. Hours and cost grow alike.
     margin = objective.step_time_to_keep_s(median_s, high_s) / median_s

@@ -31,6 +31,7 @@ def choice_reason(choices: Sequence[Choice], objective: Objective) -> str:
     else:
         words = f"none of {len(choices)} places has a layout that is known to fit"
     reason = f"where: {words}"
+    # Where no place keeps the limits, the best is compared with the next nearest.
     others = [choice for choice in keeping_limits or answered if choice is not best]
     if others:
         reason += f"; then {_place_and_figures(others[0])}"
@@ -98,6 +99,7 @@ def _missed_words(choice: Choice, objective: Objective) -> str:
     broken = [words[name] for name, share in shares.items() if share > 1]
     if broken:
         return f", which breaks {' and '.join(broken)}"
+    # The probability is known, since every limit could be checked.
     kept = f"{choice.meets_probability or 0.0:.2g}"
     return f", which keeps {' and '.join(words.values())} with a probability of {kept} only"
 
@@ -122,6 +124,7 @@ def _place_and_figures(choice: Choice) -> str:
 
 def place_words(choice: Choice) -> str:
     """Return words such as "cluster (96 of 128 h100-sxm)"."""
+    # chips_used is None for a place without a layout.
     is_partly_used = choice.chips_used not in (None, choice.num_chips)
     fewer = f"{choice.chips_used} of " if is_partly_used else ""
     return f"{choice.name} ({fewer}{choice.num_chips} {choice.chip})"
@@ -135,6 +138,7 @@ def _figures_words(choice: Choice) -> str:
         f" {choice.step_time_high_s:.3g})"
     ]
     figures = {"hours": choice.hours, "USD": choice.usd}
+    # Without a number of tokens there is no total cost.
     if choice.usd is None:
         figures["USD per million tokens"] = choice.usd_per_million_tokens
     words += [
@@ -158,6 +162,7 @@ def _format_plain(value: float) -> str:
 def _intervals_overlap(best: Choice, other: Choice, objective: Objective) -> bool:
     """Return whether another choice may be as good as the best, by the 80% intervals of what is
     minimised."""
+    # A number of chips, or a cost of 0, has no interval.
     depends_on_time = objective.minimize != "chips" and minimized(best, objective) > 0
     if not (depends_on_time and best.step_time_s and best.step_time_high_s and other.step_time_s):
         return False
@@ -170,6 +175,7 @@ def _interval_of_minimized(choice: Choice, objective: Objective) -> tuple[float,
     """Return the 80% interval of the figure that is minimised, which is proportional to that of
     step time."""
     per_second = minimized(choice, objective) / (choice.step_time_s or math.inf)
+    # Where an end is not known, the interval is open there.
     low_s = choice.step_time_low_s or 0.0
     high_s = choice.step_time_high_s or math.inf
     return per_second * low_s, per_second * high_s

@@ -53,9 +53,9 @@ def rank_clusters(
 
     Each cluster is searched once, the most promising first, until time runs out. `oom_gib` returns
     the least need of memory at which a run of a problem's model, chip and stack ran out.
-    `find_more` is called when all have been searched, and returns more clusters. `held_chips` has,
-    for each cluster that is a part of held nodes, how many chips are held, and paid. That part was
-    chosen before, so its layouts must use all of its chips.
+    `find_more` is called when all have been searched, and returns more clusters, by default none.
+    `held_chips` has, for each cluster that is a part of held nodes, how many chips are held, and
+    paid. That part was chosen before, so its layouts must use all of its chips.
     """
     choices: list[Choice] = []
 
@@ -187,6 +187,7 @@ def _choice_on_cluster(
         exact = not isinstance(error, OutOfTime)
         return refused_choice(name, problem, error.brief, num_chips, exact=exact)
     except TooLarge as error:
+        # `exact` stays true: more time would not make the search possible.
         return refused_choice(name, problem, str(error), num_chips)
     except Invalid as error:
         # A constraint that this cluster's stack does not know refuses this cluster alone. All other

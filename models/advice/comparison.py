@@ -247,6 +247,7 @@ def _value_in_words(owner: Layout | Stack, field: str) -> str:
     for switch in switches:
         for setting in switch.settings:
             if switch.field == field and setting.value == value:
+                # A setting without arguments is made by leaving the switch out.
                 is_unset = setting.words == NOTHING
                 words = f"{switch.name} not set" if is_unset else setting.words
                 return f"{shown} ({words})"

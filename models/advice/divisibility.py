@@ -49,6 +49,7 @@ def nearest_lifts(
     question's own, with which no pipeline is needed. Only values that divide in more ways without a
     pipeline are tried. Either is left out where there is none, or no time to find it. `pipeline_s`
     is the step time of the best layout with a pipeline; infinite where none without one fits."""
+    # Constraints that ask for a pipeline allow no layout without one anywhere.
     if 1 not in space.constraints.allowed.get("pp", (1,)):
         return ()
     ways = _ways_without_pipeline(space.problem, space.constraints)
@@ -58,7 +59,8 @@ def nearest_lifts(
         for lift, neighbour in neighbours:
             if not should_continue():
                 break
-            # A step takes time roughly in proportion to the batch of a device.
+            # A step takes time roughly in proportion to the batch of a device. _LIKELY (1.2) leaves
+            # room above that: a guess that is too short costs a second search.
             there, here = _batch_per_device(neighbour.problem), _batch_per_device(space.problem)
             guess_s = _LIKELY * pipeline_s * there / here
             if _needs_no_pipeline(neighbour, profile, tolerance, guess_s, should_continue):
@@ -78,6 +80,7 @@ def _chip_neighbours(space: Space, ways_here: int) -> Iterator[tuple[Lift, Space
         larger = replace(problem, cluster=problem.cluster.with_num_chips(chips))
     except Invalid:  # the fabric joins no more chips: there are smaller neighbours alone
         larger = problem
+    # Ways are counted up to all devices of a cluster: the larger one covers both sides.
     ways = _ways_without_pipeline(larger, space.constraints)
     least = math.ceil(devices * (1 - _NEAR))
     for side in (range(least, devices), range(devices + 1, most + 1)):

@@ -48,6 +48,8 @@ def _degrees_by_axis(problem: Problem) -> dict[str, Array]:
     pp = np.arange(1, layers + 1)
     if stack.partition == "even":
         pp = pp[layers % pp == 0]
+    # ep and etp are left out: experts are divided over devices of the other axes. dp divides the
+    # batch, with micro-batches of 1.
     return {"tp": tp, "cp": cp, "pp": pp, "dp": np.array(divisors(problem.workload.global_batch))}
 
 

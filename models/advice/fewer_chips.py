@@ -94,9 +94,9 @@ class FastestAnswer:
         return float(self.answer.times[0])
 
     def answer_to(self, goal: Goal, should_continue: ShouldContinue) -> SearchAnswer:
-        """Return the answer to a goal on this space. It is searched again if the goal differs from
-        the one that was searched for in more than `faster_than`. That limit was the best step so
-        far, which is at most the goal's, so this answer keeps both."""
+        """Return the answer to a goal on this space. The answer that was found serves if the goals
+        differ in `faster_than` alone: the limit of its search was the best step so far, which is
+        at most the limit of `goal`. Otherwise the space is searched once more."""
         if replace(goal, faster_than=self.goal.faster_than) == self.goal:
             return self.answer
         known = self.answer.layouts.take(np.array(self.answer.ranked[:1]))
@@ -129,6 +129,7 @@ def search_all_and_fewer(
         best, tried_all = fastest_on_fewer(space, profile, goal.faster_than, should_continue)
         if best is None:
             raise
+        # Without `fewer_chips`: that reason compares with a step on all chips, and none is known.
         found = AnswerOnChips(best.space, best.answer, tried_fewer=tried_all)
     if found.tried_fewer:
         return found
@@ -189,6 +190,7 @@ def _search_fewer(
     text = f"{none_uses_all(problem, message)}; the answer uses {used}."
     if not tried_all:
         text += " Time ran out before every other number that promises as much was tried."
+        # An untried number may be as fast as the peak of all chips allows.
         answer = answer.inexact(problem.step_time_at_peak_s)
     fewer_chips = FewerChips(rule=rule, message=text, num_chips=used)
     return AnswerOnChips(best.space, answer, fewer_chips)
@@ -248,11 +250,14 @@ def fastest_on_fewer(
     upper_half = {
         count: ways for count, ways in factorizations.items() if devices <= 2 * count < 2 * devices
     }
+    # On few devices searches are short, so more numbers are tried.
     most = _MAX_TRIED_FASTER if devices > FEW_DEVICES else _MAX_TRIED
+    # A number that divides in no more ways than all devices would hardly make up for idle chips.
     better_divided = spaces_to_try(
         space, upper_half, most, more_than=factorizations.get(devices, 0)
     )
     of_whole_domains = [space.on_cluster(cluster) for cluster in whole_domains(space.problem)]
+    # A number that is in both lists is tried once.
     by_devices = {
         tried.problem.cluster.num_devices: tried for tried in (*of_whole_domains, *better_divided)
     }
@@ -279,7 +284,8 @@ def fastest_space(
     in_time = True
     for space in spaces:
         in_time = should_continue()
-        # Without a limit of time and an answer there is nothing else to return: go on, though late.
+        # When time is up, stop if there is an answer, or if the goal has a limit of step time: no
+        # answer then means that nothing faster was found. Otherwise go on until there is one.
         has_fallback = best is not None or np.isfinite(goal.faster_than)
         if has_fallback and not in_time:
             break

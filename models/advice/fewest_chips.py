@@ -123,6 +123,7 @@ def fewest_chips(
         searched_all &= not attempt.too_large
         if attempt.solution:
             return replace(none_found, num_chips=attempt.cluster.num_chips, exact=searched_all)
+    # None is proved only if none was too large to search, and time did not end the loop early.
     return replace(none_found, exact=searched_all and should_continue())
 
 
@@ -141,6 +142,7 @@ class _Numbers:
         """Return the numbers to try: multiples of `multiple_of` where it is given, or of a domain
         that is larger than a machine, or else of the largest power of two that divides a domain."""
         if multiple_of is not None:
+            # With domain 1 no divisors of a domain are tried.
             return cls(domain=1, unit=multiple_of, uses_fewer=True)
         # A slice of a torus may be any number, and so may a part of one domain that joins all.
         domain = cluster.fabric.domain or 1
@@ -211,6 +213,7 @@ def _clusters_to_try(
         if chip_seconds / resized.num_chips
         <= max_step_time_s(replace(problem, cluster=resized), objective)
     ]
+    # Each doubling of the unit halves how many multiples there are.
     doublings = max(math.ceil(math.log2(max(len(fast_enough), 1) / _MAX_TRIED)), 0)
     unit = numbers.unit << doublings
     tried = [

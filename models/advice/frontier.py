@@ -65,6 +65,7 @@ def frontier(
     point_at: dict[tuple[float, ...], Point] = {}
     previous: list[Point] = []
     for block in _link_blocks(grid):
+        # The first block is searched in any case.
         if previous and not should_continue():
             points = [Point.out_of_time(place) for place in block.places]
         else:
@@ -127,8 +128,8 @@ def _repeated_points(problem: Problem, block: LinkBlock, previous: Sequence[Poin
 
 
 def _is_same_problem(one: Problem, other: Problem) -> bool:
-    """Return whether two problems differ in their clusters at most, and links join the devices of
-    both alike."""
+    """Return whether two problems have the same answer: they differ in their clusters at most, and
+    links join the devices of both alike."""
     has_same_links = one.cluster.has_same_links(other.cluster)
     return has_same_links and replace(one, cluster=other.cluster) == other
 

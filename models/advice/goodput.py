@@ -30,11 +30,11 @@ def best_checkpointing(
     restart = restart_s / between_failures_s
     work = _best_work_between_checkpoints(checkpoint)
     if work:
-        # This is work / (e^restart · (e^(work + checkpoint) - 1)), in a form that keeps its digits
-        # for short times and does not overflow for long ones.
+        # This is work / (e^restart · (e^(work + checkpoint) - 1)). With e^checkpoint factored out
+        # it keeps its digits for short times and does not overflow for long ones.
         time = math.expm1(work) - math.expm1(-checkpoint)
         goodput = work * math.exp(-checkpoint - restart) / time
-    else:
+    else:  # checkpoints take no time and are always taken, so that only restarts cost
         goodput = math.exp(-restart)
     return work * between_failures_s, max(goodput, LEAST_GOODPUT)
 
@@ -46,6 +46,7 @@ def _best_work_between_checkpoints(checkpoint: float) -> float:
         return 0.0
     work = min(math.sqrt(2 * checkpoint), 1.0)  # Young's estimate; the best is never above 1
     for _ in range(_NEWTON_STEPS):
-        # Newton's step -f / f' towards the zero of f = work - 1 + e^-(work + checkpoint).
+        # Newton's step -f / f' = 1 - work / (1 - e^-(work + checkpoint)) towards the zero of
+        # f = work - 1 + e^-(work + checkpoint).
         work += 1 + work / math.expm1(-work - checkpoint)
     return work

@@ -23,6 +23,7 @@ def implausible_values(
     """Return a sentence for every implausible value of a question: the field, its value, and what
     was probably meant. `step_time_s` is the predicted step time, and `micro_batches` are those that
     constraints allow."""
+    # A batch that was given in tokens also explains a step of hours, which is then not named.
     in_tokens = [*_batch_in_tokens(problem)]
     return [
         *in_tokens,

@@ -144,6 +144,7 @@ def check_layout(
         and _leaves_free(prediction, criteria.constraints.memory_reserve_gib)
     )
     if fits_surely:
+        # A change must gain enough by itself, and also as settings of the framework (`express`).
         first = _fastest_change(filter(_gains_enough, sure), criteria, _gains_enough)
     else:
         # In order: what repairs a broken rule, what makes the layout fit, what brings it nearest to
@@ -176,8 +177,8 @@ def _leaves_free(prediction: Prediction, reserve_gib: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Criteria:
-    """The demands on layouts that are named: the constraints, and what the framework can be
-    told."""
+    """The demands on layouts that are named: the constraints, and what the framework can be told
+    (`accepts` and `express` of check_layout; None where it can be told everything)."""
 
     problem: Problem
     constraints: Constraints
@@ -286,7 +287,7 @@ def _find_fastest(
         accepts = criteria.accepts
         if accepts is None or accepts(problem, answer.layouts[0]):
             return _Fastest([answer.layouts[0]], is_exact=answer.certificate.exact)
-        ranked = _fastest_layouts(search_for(_MANY))
+        ranked = _fastest_layouts(search_for(_MANY))  # 32 or so, at most twice as slow
     except NoLegalLayout:
         contradicted = constraints_in_the_way(space)
         reason = contradicted.brief if contradicted else str(Infeasible(*rule_to_blame(problem)))
@@ -311,7 +312,8 @@ def _fastest_layouts(answer: SearchAnswer) -> list[Layout]:
 
 
 def _gains_enough(change: SingleChange) -> bool:
-    """Return whether a change gains at least LEAST_GAIN."""
+    """Return whether a change gains at least LEAST_GAIN; False where the gain is not known, since
+    the given layout is not legal."""
     return (change.gain or 0) >= LEAST_GAIN
 
 
@@ -331,6 +333,7 @@ def _change_that_fits(
     if fastest is not None and fastest.outcome.step_time_s <= (1 + _SLOW) * best.step_time_s:
         return fastest
     to_best = whole_change(criteria.problem, profile, layout, best.layout)
+    # If the framework cannot be told the best layout, the slow single change has to do.
     return _expressed_if_sure(to_best, criteria) or fastest
 
 
@@ -397,6 +400,7 @@ def _likeliest_to_fit(
 ) -> SingleChange | None:
     """Return the change with which a layout is likeliest to fit, among those that the framework can
     be told; None where none makes it likelier. The _MOST_TRIED likeliest are looked at."""
+    # Any change is likelier to fit than an illegal layout, which has no prediction.
     probability = 0.0 if prediction is None else prediction.fit_probability
     likelier = [change for change in changes if change.outcome.fit_probability > probability]
     likelier.sort(key=lambda change: -change.outcome.fit_probability)

@@ -127,8 +127,9 @@ def _span_in_words(factors: Mapping[str, int], domain: int) -> str:
 
 def _change_that_stays_inside(review: _Review, axis: str, parallelism: str) -> str:
     """Return words on the change of one knob that keeps an axis ("tp" of "tensor" parallelism, "ep"
-    of "expert") inside a domain and surely fits; empty where there is none. The degrees inside the
-    axis are tried first, since they push it out, then the placement, then the axis itself."""
+    of "expert") inside a domain and surely fits; empty where there is none. First tried are the
+    degrees of axes placed inside this one, since they space out its ranks, then the placement,
+    then the axis itself."""
     variants = neighbours(review.problem, review.layout)
     for knob in (*_degrees_inside(review.layout, axis), "placement", axis):
         inside = [

@@ -39,10 +39,11 @@ def add_enough_chips(
         """Return the chips that some layout on this cluster uses. Raise one of the errors that
         `attempt_each` catches where none fits."""
         whole = Space(replace(problem, cluster=larger), constraints)
+        # Any layout that fits will do, so the goal is a step time that all of them meet.
         found = search_all_else_fewer(whole, profile, _ANY_TIME, should_continue)
         return found.space.problem.cluster.num_chips
 
-    largest_refused = 1
+    largest_refused = 1  # as a multiple of the given chips, which were refused before
     for attempt in attempt_each(clusters, chips_used, should_continue):
         larger = attempt.cluster.num_chips
         times = larger // cluster.num_chips

@@ -101,6 +101,6 @@ def max_step_time_s(problem: Problem, objective: Objective, chips_used: int | No
     price = problem.cluster.usd_per_hour
     if objective.budget_usd is not None and price:
         limits_hours.append(objective.budget_usd / price)
-    tokens = objective.tokens or math.inf
+    tokens = objective.tokens or math.inf  # never infinite: a limit requires tokens
     # Seconds of useful work within the limits, over the number of steps.
     return min(limits_hours) * 3600 * goodput * problem.workload.tokens / tokens

@@ -129,7 +129,7 @@ def data_parallel_roofline(
     problem: Problem, coefficients: Coefficients, prediction: Prediction
 ) -> Roofline | None:
     """Return the roofline of a predicted layout without a pipeline: how many tokens a device must
-    compute in a step to hide its data-parallel traffic. None where it has none."""
+    compute in a step to hide its data-parallel traffic. None for a layout without such traffic."""
     traffic_s, traffic_bytes = _data_parallel_traffic(problem, prediction.layout, coefficients)
     if not traffic_s:
         return None
@@ -153,6 +153,7 @@ def _data_parallel_traffic(
 ) -> tuple[float, float]:
     """Return (seconds, bytes) of a device's data-parallel traffic in a step, if nothing of it were
     hidden: parameters that it gathers, and gradients that it reduces."""
+    # Parameters are gathered, and gradients reduced, over the ranks of dp and cp together.
     if layout.dp * layout.cp == 1:
         return 0.0, 0.0
     parts = LayoutParts.of(problem, layout, coefficients)
@@ -219,7 +220,7 @@ def _verdict_on_both_sides(
     without: Candidate, with_pp: Candidate, tolerance: float, gap_spread: float, *, exact: bool
 ) -> Pipelining:
     """Return the verdict on the best candidates without and with a pipeline, by the gap between
-    their step times and its uncertainty."""
+    their step times and its uncertainty. It is "unknown" where the search was not `exact`."""
     with_time = with_pp.prediction.time
     split = {name: seconds - with_time[name] for name, seconds in without.prediction.time.items()}
     gap = without.prediction.step_time_s / with_pp.prediction.step_time_s - 1
@@ -315,7 +316,8 @@ def _why_exposed(prediction: Prediction) -> str:
 
 
 def _first_sentence(needed: Need, probability: float | None) -> str:
-    """Return the first sentence of a verdict: whether a pipeline is needed."""
+    """Return the first sentence of a verdict: whether a pipeline is needed. `probability` is that a
+    pipeline pays, and None where the search was stopped."""
     if needed == "yes":
         return "A pipeline pays here."
     if needed == "no":

@@ -71,6 +71,7 @@ def spaces_to_try(
     240 and divide in fewer ways, but may divide into the stages that suit a model."""
     cluster = whole.problem.cluster
     spaces = list(islice(promising_spaces(whole, factorizations, more_than=more_than), most))
+    # Up to FEW_DEVICES, promising_spaces has yielded every number already.
     is_of_several = FEW_DEVICES < cluster.num_devices <= _SEVERAL_DEVICES
     if not (is_of_several and 0 < len(spaces) < _LEAST_TRIED):
         return spaces
@@ -135,4 +136,5 @@ def _clusters_within(cluster: Cluster, counts: Sequence[int]) -> Iterator[Cluste
 def _domain_count(cluster: Cluster) -> int:
     """Return the number of scale-up domains that the chips occupy, wholly or in part; 0 for a
     torus."""
+    # -(-a // b) rounds up: a domain that is used in part counts too.
     return 0 if cluster.fabric.torus else -(-cluster.num_devices // cluster.scale_up_domain)

@@ -78,7 +78,8 @@ class Recommendation:
     at once, fastest first. Free memory is counted in steps of 5% of the usable, and compared among
     the layouts that were evaluated; time and complexity are compared among all.
 
-    `tried_fewer` says that there was time to try all numbers of chips that are worth it.
+    `tried_fewer` says that there was time to try all numbers of chips that are worth it. The
+    `certificate` says whether the search came to its end, and what it left out.
     """
 
     problem: Problem
@@ -110,8 +111,9 @@ class Recommendation:
         return (self.recommended, *others)
 
     def of_more_chips(self, num_chips: int, all_chips_s: float) -> Recommendation:
-        """Return this recommendation as the answer to a question about `num_chips` chips, on all of
-        which a step takes `all_chips_s` seconds."""
+        """Return this recommendation as the answer to a question about `num_chips` chips. An
+        earlier comparison found fewer of them to be faster, and only those were searched. On all a
+        step takes `all_chips_s` seconds."""
         fewer_chips = FewerChips.that_are_faster(
             self.chips_used, num_chips, self.fastest.prediction.step_time_s, all_chips_s
         )
@@ -158,6 +160,7 @@ def recommend(
     """
     if not 0 <= tolerance <= 1:
         raise Invalid("tolerance", tolerance, "must be between 0 and 1")
+    # Both sides: the best layout without a pipeline, and the best with one.
     goal = Goal(tolerance=tolerance, top=top, both_sides=True)
 
     def recommend_within(space: Space) -> Recommendation:
@@ -300,6 +303,7 @@ def _judge_pipelining(
     exact = answer.certificate.exact
     missing = None
     if exact and (without is None or with_pp is None):
+        # Where a layout without a pipeline exists, the missing one is that with a pipeline.
         missing = why_none(solved.space, with_pipeline=without is not None)
     pipelining = pipelining_verdict(
         without,
@@ -406,7 +410,7 @@ def _step_time_reason(space: Space, best: Prediction) -> Reason:
 def _interleaving_reasons(recommended: Prediction) -> Iterator[Reason]:
     """Yield a reason if the recommended layout interleaves micro-batches in groups of another size
     than pp, which is what frameworks take by default."""
-    group = recommended.micro_batch_group
+    group = recommended.micro_batch_group  # None unless the schedule is interleaved
     if group in (None, recommended.layout.pp):
         return
     yield Reason(
@@ -560,6 +564,7 @@ def _unsupported_reasons(recommended: Prediction) -> Iterator[Reason]:
         f"The predicted time of {words} rests on data sheets alone: no published run {shown_by}"
         " confirms it. Measure a few steps before you rely on it"
     )
+    # The degrees that cause these terms, such as tp for tensor_s; with degree 1 a term is gone.
     knobs = dict.fromkeys(_KNOB_OF_TERM[name] for name in unsupported if name in _KNOB_OF_TERM)
     if knobs:
         without = " and ".join(f"constraints.{knob} = 1" for knob in knobs)

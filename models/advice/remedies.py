@@ -64,13 +64,14 @@ def remedies(
     best: Prediction | None,
     shown: MemoryShown,
 ) -> list[Remedy]:
-    """Return the remedies that surely fit, the shortest step first, then those that may not fit but
-    are much faster.
+    """Return the remedies that surely fit, the shortest step first, then those that fit with an
+    even chance or better and are much faster; _MOST_REMEDIES at most.
 
     `given` is the prediction of the layout that ran; None where that is not legal. `changes` are
     its single changes, and `best` is the best layout that a search found. `shown` is what the run
     showed of its memory. For a layout that can run, only changes that gain LEAST_GAIN are named.
-    For one that is too large, only changes that need less memory are.
+    For one that is too large, only changes that need less memory are. Of the changes of one knob
+    the fastest is kept, among safe ones and among others (_best_of_each_knob).
     """
     candidates = [
         Remedy(
@@ -86,6 +87,7 @@ def remedies(
     ]
     if best is not None and all(remedy.layout != best.layout for remedy in candidates):
         candidates.append(_remedy_of_best(best, given, shown))
+    # In place of an illegal layout (`given` is None) every candidate is a remedy.
     if given is not None and must_change(given, shown):
         candidates = [remedy for remedy in candidates if remedy.needed_gib < given.needed_gib]
     elif given is not None:
@@ -127,7 +129,7 @@ def _best_of_each_knob(candidates: Sequence[Remedy]) -> list[Remedy]:
 
 def _ranking_time_s(remedy: Remedy) -> float:
     """Return the seconds of a step by which values of one knob are ranked. The value that tuned
-    recipes give a switch gets a bonus of LEAST_GAIN, so that it is preferred to one that gains
+    recipes now give a switch gets a bonus of LEAST_GAIN, so that it is preferred to one that gains
     hardly more."""
     change = remedy.change
     if change is None or change.switch is None:

@@ -59,7 +59,8 @@ class BrokenRule:
 
 
 def nearest_cures(cures: Sequence[Cure]) -> list[Cure]:
-    """Return the first cure of a knob and the cure of the batch, in the order of `cures`."""
+    """Return the cures that a sentence names: the first one of a knob and that of the batch, in the
+    order of `cures`."""
     of_knob = next((cure for cure in cures if not cure.is_of_batch), None)
     return [cure for cure in cures if cure.is_of_batch or cure is of_knob]
 
@@ -143,6 +144,7 @@ def _values_that_obey(
 ) -> tuple[Any, ...]:
     """Return the values of the knob `name`, other than the layout's, with which a variant obeys the
     rule: the first _MOST_VALUES, in the order in which `vary` returns the variants."""
+    # With the layout itself there is a row to test even without variants.
     variants = [layout, *vary(problem, layout, name)]
     obeys = np.broadcast_to(rule.test(problem, Layouts.of(variants)), len(variants))
     values = dict.fromkeys(

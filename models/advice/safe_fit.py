@@ -35,8 +35,9 @@ def fastest_bolder_layout(answer: SearchAnswer, should_continue: ShouldContinue)
     if answer.tables.memory_uncertainty.probability <= EVEN_CHANCE:
         return no_layout
     limit_s = float(answer.times[0]) / (1 + LEAST_BOLDER_GAIN)
-    tables = answer.tables.at_even_chance
-    # An exact search has ruled out that meshes other than those opened have a faster layout.
+    tables = answer.tables.at_even_chance  # for layouts that fit by the median
+    # `opened` has the meshes that the search could not rule out, even for layouts that fit by the
+    # median. If it was exact, no other mesh has a faster layout.
     among = answer.opened if answer.certificate.exact else None
     with suppress(NothingFaster):
         found = search_on(tables, Goal(faster_than=limit_s), should_continue, among=among)
@@ -51,8 +52,9 @@ def solve_avoiding_oom(
     least predicted need at which a run of this model, chip and stack ran out of memory. If none of
     them fits, return what it finds in the whole space."""
     constraints = space.constraints
-    # Needing less than oom_gib means leaving the rest of the usable memory free. Without such a run
-    # oom_gib is infinite, and nothing is to be left free.
+    # Needing less than oom_gib means leaving the rest of the usable memory free; the margin keeps
+    # rounding from letting oom_gib itself through. Without such a run oom_gib is infinite, and
+    # nothing is to be left free.
     reserve_gib = space.problem.cluster.usable_bytes / GIB - oom_gib + _OOM_MARGIN_GIB
     if reserve_gib > constraints.memory_reserve_gib:
         with suppress(Infeasible):

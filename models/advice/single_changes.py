@@ -82,7 +82,7 @@ class SingleChange:
         """Return the fields of the layout that `before` and `after` have values of, or the field of
         the stack."""
         if self.is_whole:
-            return self.follows
+            return self.follows  # whole_change puts all fields that differ there
         return (self.knob,) if self.switch else KNOBS[self.knob].fields
 
     @property
@@ -114,7 +114,8 @@ class SingleChange:
 
     @property
     def _knobs_in_words(self) -> str:
-        """Return words on all knobs in which two whole layouts differ."""
+        """Return words on all knobs in which two whole layouts differ. The knob "recompute" names
+        recompute_layers too, which has no words of its own (_PARTS_OF_KNOBS)."""
         before = dict(zip(self.fields, self.before, strict=True))
         after = dict(zip(self.fields, self.after, strict=True))
         changes = [
@@ -144,6 +145,7 @@ class SingleChange:
 def knob_changes_in_words(before: Layout, after: Layout) -> str:
     """Return words on the knobs in which two layouts differ, such as "tp from 8 to 4, pp from 1 to
     2"."""
+    # The knob "recompute" names recompute_layers too, which has no words of its own.
     changes = [
         knob_change_in_words(name, knob.value(before), knob.value(after))
         for name, knob in KNOBS.items()
@@ -331,6 +333,7 @@ def _outcomes_of(predictions: Predictions, profile: Profile) -> list[Outcome]:
     """Return the outcome of each row of the predictions, which were made with this profile."""
     problem = predictions.problem
     uncertainty = MemoryUncertainty.of(problem, profile)
+    # How many standard deviations the memory available lies above what is predicted.
     deviations = uncertainty.deviations(predictions, problem.cluster).tolist()
     terms = {name: seconds.tolist() for name, seconds in predictions.time.items()}
     step_times = predictions.step_time_s.tolist()

@@ -182,7 +182,8 @@ class FrontierSweep:
         self.constraints = constraints
         self.should_continue = should_continue
         self.oom_gib = oom_gib
-        self._previous: SearchAnswer | None = None
+        self._previous: SearchAnswer | None = None  # the next search starts from it
+        # Blocks that gain less from faster links are searched as a whole (_points_but_slowest).
         self._whole_block_speedup = _WHOLE_BLOCK_SPEEDUP
 
     def point(self, place: Mapping[str, float]) -> Point:
@@ -218,7 +219,7 @@ class FrontierSweep:
 
     def points(self, block: LinkBlock) -> Iterator[Point]:
         """Yield the point of every place of a block, in any order."""
-        first, *others = block.places
+        first, *others = block.places  # the slowest links come first
         answer = self._answer_or_refusal(first)
         point = answer if isinstance(answer, Point) else Point.of(first, answer)
         yield point
@@ -306,6 +307,7 @@ class FrontierSweep:
                 continue
             incumbent = Incumbent(Goal(both_sides=True))
             incumbent.add(layouts, self._times(slowest, place, layouts), complexities)
+            # (): no meshes are left open, as a search may leave some.
             yield Point.of(place, incumbent.answer(slowest.certificate, slowest.tables, ()))
 
     def _times(self, answer: SearchAnswer, place: Mapping[str, float], layouts: Layouts) -> Array:
@@ -338,8 +340,9 @@ class FrontierSweep:
         have the same links, such as with two domains that are larger than the job. If only links
         differ, the search starts from the best layouts of the previous answer. Otherwise the
         problem is searched anew."""
-        goal = Goal(both_sides=True)
+        goal = Goal(both_sides=True)  # the best layouts without and with a pipeline
         previous = self._previous
+        # None where the problems differ in more than their links.
         tables = previous and previous.tables.with_links_of(problem)
         if previous and tables:
             cluster = previous.tables.problem.cluster

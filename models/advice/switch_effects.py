@@ -63,6 +63,7 @@ def switch_effects(problem: Problem, profile: Profile, layout: Layout) -> list[S
     def cost(stack: Stack) -> _Cost:
         """Return the predicted cost of the layout with another stack."""
         asked = replace(problem, stack=stack)
+        # The stack decides, by its scopes, which coefficients of the profile apply.
         return _cost(base.with_stack(asked, profile.coefficients(asked.scopes)))
 
     base_cost = _cost(base)

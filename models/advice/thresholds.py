@@ -55,9 +55,10 @@ def thresholds(
     should_continue: ShouldContinue,
     oom_gib: float = math.inf,
 ) -> list[Threshold]:
-    """Return a threshold for every axis that the fabric has. Empty where it is unknown whether a
-    pipeline is needed as things are. Layouts that need `oom_gib` or more, at which a run of this
-    model, chip and stack ran out of memory, are left out."""
+    """Return a threshold for every axis that the fabric has: bandwidth within scale-up domains,
+    bandwidth between them, and chips in a domain. Empty where it is unknown whether a pipeline is
+    needed as things are. Layouts that need `oom_gib` or more, at which a run of this model, chip
+    and stack ran out of memory, are left out."""
     sweep = FrontierSweep(problem, profile, constraints, should_continue, oom_gib)
     here = sweep.point({})
     if not here.is_answered:
@@ -110,11 +111,11 @@ class _ThresholdSearch:
         two, which needs an axis of continuous values."""
         for holds, changes in steps:
             changed = self._is_changed_at(changes)
-            if changed is None:
+            if changed is None:  # time ran out: a change may lie beyond
                 return self._threshold(self.present, None, exact=False)
             if changed:
                 return self._bisect(holds, changes) if bisects else self._threshold(holds, changes)
-        return self._threshold(self.present, None)
+        return self._threshold(self.present, None)  # no change at any step
 
     def _bisect(self, holds: float, changes: float) -> Threshold:
         """Return the threshold between a factor at which the verdict holds and one at which it
@@ -123,7 +124,7 @@ class _ThresholdSearch:
         while max(holds / changes, changes / holds) > _CLOSE:
             middle = (holds * changes) ** 0.5
             changed = self._is_changed_at(middle)
-            if changed is None:
+            if changed is None:  # time ran out: the bounds so far are the answer
                 exact = False
                 break
             if changed:
@@ -139,7 +140,8 @@ class _ThresholdSearch:
             return None
         # `needs_none` (no pipeline is needed) is None where no layout fits: that is no change.
         needs_none, proved = self.sweep.verdict_at({self.axis: place}, self.tolerance)
-        # At present `is_above` says that a pipeline is needed: equal answers contradict each other.
+        # `is_above` says that a pipeline is needed at present, `needs_none` that none is needed at
+        # this place: the need has changed where both are true, or both are false.
         return needs_none == self.is_above if proved else None
 
     def _threshold(self, holds: float, changes: float | None, *, exact: bool = True) -> Threshold:
@@ -157,7 +159,8 @@ class _ThresholdSearch:
 
 def _domain_steps(chips: int, num_chips: int) -> Iterator[tuple[int, int]]:
     """Yield the chips of domains as pairs of neighbours that are tried: from `chips` to twice, four
-    times and so on as many, up to `num_chips`, then to a half, a quarter and so on."""
+    times and so on as many, up to `num_chips`, then to a half, a quarter and so on. None is more
+    than _FARTHEST times larger or smaller."""
     largest = min(num_chips, chips * _FARTHEST)
     least = max(chips / _FARTHEST, 1)
     for factor in (2.0, 0.5):

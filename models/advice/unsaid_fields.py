@@ -61,6 +61,7 @@ def unsaid_fields(
         """Return whether the prediction changes if this field of the stack has the value that the
         framework really has when it is launched, in place of the assumed one."""
         as_it_runs = replace(problem, stack=replace(stack, **{name: getattr(launched, name)}))
+        # The stack decides, by its scopes, which coefficients of the profile apply.
         predicted = assumed.with_stack(as_it_runs, profile.coefficients(as_it_runs.scopes))
         return _outcome(predicted) != _outcome(assumed)
 

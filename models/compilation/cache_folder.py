@@ -44,7 +44,7 @@ class CacheFolders:
     def usable(self) -> Iterator[Path]:
         """Yield the safe folders, in order. Each is made first where it does not exist."""
         for folder in self._folders:
-            with suppress(OSError):
+            with suppress(OSError):  # it exists already, or cannot be made
                 folder.mkdir(mode=0o755, parents=True)
             if _is_safe(folder):
                 yield folder
@@ -90,7 +90,8 @@ class Claim:
     def __init__(self, file: Path, name: str) -> None:
         """Wait until no other process holds the claim on this name, and take it. Raise OSError
         where the file cannot be opened or locked."""
-        # Each name has a byte. Where two names share one, a process only waits longer.
+        # Each name has a byte, by its digest; locks may lie beyond the end of the file. Where two
+        # names share a byte, a process only waits longer.
         byte = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -123,7 +124,7 @@ def _is_safe(folder: Path) -> bool:
     can write there: whoever can may have their code run by this process."""
     owners = {os.geteuid(), 0, Path(__file__).stat().st_uid}
     try:
-        status = folder.lstat()
+        status = folder.lstat()  # of a link itself, which is no folder: a link is not safe
     except OSError:
         return False
     others_can_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

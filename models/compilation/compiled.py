@@ -40,6 +40,7 @@ def _compiled(function: F, *, forceinline: bool) -> F:
     from a test."""
     dispatcher = Dispatcher(function, options(forceinline=forceinline))
     if function.__module__.startswith(f"{_PACKAGE.name}."):
+        # In place of numba's own cache, which misses changes of the functions that are called.
         dispatcher._cache = MachineCode(function, _PACKAGE, machine_code_folders())
     return cast(F, dispatcher)
 

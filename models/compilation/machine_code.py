@@ -52,6 +52,7 @@ class MachineCode:
 
     def __init__(self, function: Callable[..., Any], package: Path, folders: CacheFolders) -> None:
         digest = source_digest(Path(function.__code__.co_filename), package)
+        # The first two parts of its files' names, FUNCTION-VERSION-TYPES (CacheFolders).
         self._function = f"{function.__module__}.{function.__qualname__}-{digest}"
         self._folders = folders
         self._claim: Claim | None = None

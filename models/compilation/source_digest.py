@@ -61,7 +61,8 @@ def _text(file: Path) -> str:
 
 def _files_of(name: list[str], package: Path) -> Iterable[Path]:
     """Return the files of a module, whose name is given by its parts: its own file, all modules of
-    a folder, or nothing where it is not in the package."""
+    a folder (_IMPORT sees only the folder in `from folder import module`), or nothing where it is
+    not in the package."""
     if name[0] != package.name:
         return []
     module = package.joinpath(*name[1:])

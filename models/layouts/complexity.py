@@ -115,6 +115,7 @@ def _placement_counts(problem: Problem, layouts: Layouts, placed: LayoutGroups) 
 
     def crosses_domains(axis: SharedRows[AxisGroups]) -> Array:
         """Return for each layout whether a group of this axis lies in several domains, (n,)."""
+        # The layouts share a table of groups, and per_row reads it for each layout.
         return axis.per_row(axis.table.crosses(problem.cluster.scale_out_mask))
 
     return {

@@ -33,8 +33,9 @@ DEFAULTED_KNOBS = (
 def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]) -> Layout:
     """Return the layout with the stack's own choice for the knobs that the caller did not set.
 
-    `given` names the knobs that the caller set, which stay. Of the others, a knob changes only if
-    its value would break a rule of the stack, and recompute always gets the stack's default.
+    `given` names the knobs that the caller set, which stay. Of the others, recompute gets the
+    stack's default, sequence parallelism is on wherever the stack has it, and a torus is filled
+    along dims that suit the mesh. All else changes only to keep the rules of the stack.
     """
     stack = problem.stack
     defaults = dict[str, Any]()
@@ -42,18 +43,21 @@ def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]
         defaults["sequence_parallel"] = True
     if stack.placements and layout.placement not in stack.placements:
         defaults["placement"] = stack.placements[0]
+    # Such a stack cuts experts by tp, like the rest of the model.
     if problem.experts_keep_tensor:
         defaults["etp"] = layout.tp
     # PyTorch's FSDP (`shards` "flat" or "each") shards over context parallelism too (torchtitan
     # distributed/parallel_dims.py, fsdp_enabled; accelerate parallelism_config.py).
     is_sharded = layout.dp_shard > 1 or (layout.cp > 1 and stack.shards != "in_place")
+    # Optimizer states are offloaded as shards only (rule offload_needs_sharding).
     needs_shards = is_sharded or layout.offload_optimizer or 0 not in stack.zero_stages
     if layout.zero_stage == 0 and needs_shards:
+        # The lowest stage that shards, if the stack has one.
         defaults["zero_stage"] = min((stage for stage in stack.zero_stages if stage), default=0)
     # The rule sharding_axes_need_zero_3 asks for it.
     if stack.shards_over_context_and_experts and (layout.cp > 1 or layout.ep > 1):
         defaults["zero_stage"] = 3
-    if stack.reshard == (False,):
+    if stack.reshard == (False,):  # it always keeps gathered parameters
         defaults["reshard"] = False
     if "recompute" not in given and not layout.recompute_layers:
         offered = stack.default_recompute in stack.recompute
@@ -65,6 +69,7 @@ def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]
     if layout.pp > 1:
         defaults |= _pipeline_defaults(problem, layout, given)
     elif "schedule" not in given:
+        # Without a pipeline afab is plain gradient accumulation, which every stack has.
         defaults["schedule"] = _first_allowed_schedule(problem, layout, (layout.schedule, "afab"))
     if "torus_axes" not in given:
         defaults["torus_axes"] = torus_axes_covering_dims(problem, layout)
@@ -116,6 +121,7 @@ def torus_axes_covering_dims(problem: Problem, layout: Layout) -> tuple[str, ...
     device_orders = problem.cluster.device_orders
     if not device_orders.has_choice:
         return TORUS_AXES[0]
+    # Devices numbered in blocks are left out: torus_block is a knob of its own.
     orders = [
         TORUS_AXES[code] for code, block in device_orders.distinct_fillings.tolist() if block == 1
     ]
@@ -123,8 +129,10 @@ def torus_axes_covering_dims(problem: Problem, layout: Layout) -> tuple[str, ...
         problem.cluster, Layouts.of([replace(layout, torus_axes=order) for order in orders])
     )
     axes = [getattr(placed, name) for name in (*reversed(layout.placement), "ep")]
+    # The layouts share a table of groups, and per_row reads it for each layout.
     covered = [axis.per_row(axis.table.covers(device_orders)) for axis in axes]
-    # np.lexsort sorts by its last key first, ascending. The best order is then the last.
+    # np.lexsort sorts by its last key first, ascending. The best order is then the last. By the
+    # negative numbers the first of equal orders is.
     return orders[int(np.lexsort([-np.arange(len(orders)), *covered])[-1])]
 
 

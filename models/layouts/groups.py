@@ -174,6 +174,7 @@ def set_group(
             groups.stride[axis, level] = apart
         elif joined > 1:
             dim = order.dims[filling, level]
+            # Of several levels along one dim, the innermost sets the stride.
             if groups.members[axis, dim] == 1:
                 groups.stride[axis, dim] = apart * order.strides[filling, level]
             groups.members[axis, dim] *= joined

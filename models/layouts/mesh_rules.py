@@ -60,6 +60,8 @@ def _heads_message(problem: Problem, layout: Layout) -> str:
                 f"tp({layout.tp}) must divide the {heads} heads of linear attention or"
                 f" state-space layers, and the {key_heads} of their keys"
             )
+    # tp divides the heads of every recurrence, so attention breaks the rule: its first kind is
+    # named. `must` ends the phrase "tp must divide the attention heads, and ...".
     attention = problem.architecture.attentions[0]
     must = (
         "divide or be a multiple of"
@@ -122,18 +124,19 @@ def _weight_sides(problem: Problem, layouts: Layouts) -> list[Array | float]:
 
 
 def _mixer_sides(mixer: Attention | Recurrence, tp: Array) -> list[Array | float]:
-    """Return the sides other than the hidden size of the weight matrices of attention, or of a
-    recurrence (linear attention, state-space layer), on one device; each (n,) for n degrees of tp
-    or one number for all."""
+    """Return the sides of the weight matrices of a mixer on one device, except the hidden size. A
+    mixer is attention or a recurrence (linear attention, state-space layer). Each side is (n,) for
+    n degrees of tp, or one number for all."""
     if isinstance(mixer, Recurrence):
         # The output projection, and the input projections of queries, keys and values in one.
         return [mixer.values / tp, (mixer.values + 2 * mixer.keys) / tp]
     queries = mixer.num_attention_heads * mixer.head_dim / tp
     values = mixer.num_attention_heads * mixer.v_head_dim / tp
     if mixer.kv_lora_rank is None:
-        # Queries, keys and values are one product.
+        # Queries, keys and values are one product. kv_share is 1/tp, but at least one head.
         return [queries + mixer.kv_dim * mixer.kv_share(tp), values]
-    # MLA's latents are whole on every device: tp divides heads alone.
+    # MLA's latents are whole on every device: tp divides heads alone. The projection to the latent
+    # of keys and values puts out the rotary part of the keys too.
     latent = mixer.kv_lora_rank
     query_latent = [mixer.q_lora_rank] if mixer.q_lora_rank else []
     return [queries, values, latent, latent + mixer.qk_rope_head_dim, *query_latent]
@@ -262,6 +265,7 @@ def _context_message(problem: Problem, layout: Layout) -> str:
     ranks = f"cp({layout.cp}) * tp({layout.tp})"
     for recurrence in problem.architecture.recurrences:
         heads, keys = recurrence.num_heads, recurrence.num_key_heads
+        # Ranks beyond the key heads (groups) of Mamba-2 get repeated ones.
         ends = "or be a multiple of them" if isinstance(recurrence, Mamba2) else "too"
         if heads % (layout.cp * layout.tp) or keys % (layout.cp * layout.tp):
             return (
@@ -288,6 +292,7 @@ def _batch_message(problem: Problem, layout: Layout) -> str:
         near = nearest_batches(batch, layout)
         such = "such batch is" if len(near) == 1 else "such batches are"
         return f"{message}: the nearest {such} {' and '.join(map(str, near))}"
+    # dp divides the batch here, and micro_batch does not divide what a rank gets.
     sizes = divisors(batch // layout.dp)
     below = [size for size in sizes if size < layout.micro_batch][-1:]
     above = [size for size in sizes if size > layout.micro_batch][:1]

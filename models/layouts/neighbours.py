@@ -139,6 +139,7 @@ def _on_all_devices(problem: Problem, layout: Layout, **changes: Any) -> Iterato
 def _vary_dp(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield other ways to divide data parallelism into replicas and shards, on all devices."""
     dp = problem.cluster.num_devices // (layout.pp * layout.cp * layout.tp)
+    # dp is 0 where an illegal layout's other degrees need more devices than there are.
     for shard in divisors(dp) if dp else []:
         yield replace(layout, dp_shard=shard, dp_replicate=dp // shard)
 
@@ -154,7 +155,7 @@ def _micro_batches(problem: Problem, layout: Layout) -> list[int]:
 def _vary_schedule(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield other schedules, each with one virtual stage and with two, of which some schedules need
     one and some the other. Illegal layouts are dropped in `neighbours`."""
-    # Without a pipeline every stack runs 1f1b and afab.
+    # Without a pipeline 1f1b and afab are plain gradient accumulation, which every stack runs.
     offered = problem.stack.schedules if layout.pp > 1 else ("1f1b", "afab")
     for schedule in offered:
         for virtual_stages in (1, 2):
@@ -194,6 +195,7 @@ def _vary_split(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield the layout with an even split of its layers, and with the balanced one, in which the
     slowest stage is fastest."""
     for balanced in (False, True):
+        # () drops a stated split, which would take precedence.
         yield replace(layout, balanced=balanced, layers_per_chunk=())
 
 
@@ -216,6 +218,7 @@ def _vary_recompute(problem: Problem, layout: Layout) -> Iterator[Layout]:
         if modules and modules != now:
             in_order = tuple(name for name in MODULES if name in modules)
             yield replace(plain, recompute="selective", recompute_modules=in_order)
+    # From full recompute, the knob recompute_layers changes the number of layers.
     if layout.recompute != "full":
         full = replace(plain, recompute="full")
         yield full
@@ -259,6 +262,7 @@ def _vary_placement(problem: Problem, layout: Layout) -> Iterator[Layout]:
     where axes of degree 1 stand are the same on the fabric, so one of them is yielded."""
     pattern = int(active_axes(Layouts.of([layout]))[0])
     first_alike = equivalent_placements()[pattern].tolist()
+    # The given placement, which is left out, by the first one that is the same on the fabric.
     own = first_alike[PLACEMENTS.index(tuple(layout.placement))]
     orders = problem.stack.placements or PLACEMENTS
     # Later entries replace earlier ones: backwards, the first of equivalent placements stays.
@@ -279,6 +283,7 @@ def _vary_torus_axes(problem: Problem, layout: Layout) -> Iterator[Layout]:
 def _vary_torus_block(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield the layout with devices of a torus numbered in blocks of other sizes."""
     for order, block in problem.cluster.device_orders.distinct_fillings.tolist():
+        # Only the blocks change: torus_axes, the order of the dims, is a knob of its own.
         if TORUS_AXES[order] == tuple(layout.torus_axes):
             yield replace(layout, torus_block=block)
 

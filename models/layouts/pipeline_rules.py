@@ -45,6 +45,7 @@ def _schedule_shape(problem: Problem, layouts: Layouts) -> Array:
     """The schedule has as many stages, virtual stages and micro-batches as it is made for."""
     m = layouts.num_micro_batches(problem.workload.global_batch)
     not_virtual = layouts.virtual_stages == 1
+    # Without a pipeline these two are plain gradient accumulation.
     without_pipeline = is_one_of(layouts.schedule, (ONE_F_ONE_B, AFAB)) & not_virtual
     interleaved = (layouts.virtual_stages >= 2) & (m >= layouts.pp)
     # Interleaving passes micro-batches through a chunk in groups. A stack has groups of any size,
@@ -127,6 +128,7 @@ def _shape_message(problem: Problem, layout: Layout) -> str:
     if layout.pp == 1:
         got = f"got {layout.schedule} with virtual_stages({layout.virtual_stages})"
         return f"without a pipeline the schedule is 1f1b or afab, with virtual_stages(1); {got}"
+    # The batch may be too small for the ranks, which another rule refuses.
     m = max(problem.workload.global_batch // (layout.dp * layout.micro_batch), 1)
     # 1F1B, all-forward-all-backward and ZB-H1 need the same.
     plain = f"virtual_stages(1){_PLAIN_MICRO_BATCHES[problem.stack.plain_micro_batches]}"

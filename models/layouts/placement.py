@@ -54,7 +54,7 @@ class AxisGroups:
 
     def covers(self, device_orders: DeviceOrders) -> Array:
         """Return for each group whether it covers its dims, (n,): on every dim where it has several
-        members, members times stride is the length of the dim."""
+        members, members times stride (the distance between them) is the length of the dim."""
         lengths = device_orders.lengths[:, None]
         return np.all((self.members == 1) | (self.members * self.stride == lengths), axis=0)
 

@@ -179,7 +179,7 @@ class Space:
         """Return this space for a problem that differs only in the links between its chips. No rule
         depends on links, so cached properties are kept."""
         other = copy(self)
-        object.__setattr__(other, "problem", problem)
+        object.__setattr__(other, "problem", problem)  # since spaces are frozen
         return other
 
     def on_cluster(self, cluster: Cluster) -> Space:
@@ -293,6 +293,7 @@ class Space:
         )
         weight = len(schedules) * len(shardings)
         memory_policies, counts = self._offered_memory_policies(refused, weight)
+        # True where the search chooses how many layers full recompute covers (Policies.open).
         open_layers = self._may_choose_num_layers(memory_policies)
         # A plus drops the names that have refused nothing.
         return Policies(schedules, shardings, memory_policies, counts, open_layers), +refused
@@ -332,8 +333,9 @@ class Space:
         return bool((self.recompute_layers == self.problem.architecture.num_layers).any())
 
     def _most_layer_choices(self, memory_policies: Layouts) -> Iterator[tuple[str, Array]]:
-        """Yield each constraint and rule by name, with a limit for each memory policy, (memory
-        policies,): how many numbers of layers to recompute it leaves to choose from, at most."""
+        """Yield each constraint and rule by name, with the most numbers of layers to recompute that
+        it leaves each memory policy to choose from, (memory policies,). From these limits
+        _offered_memory_policies counts what each refuses."""
         # Full recompute has at most `layers` such numbers, so that the limit `layers` refuses none.
         # A policy without it counts as one: a limit above 0 leaves it, and 0 refuses it.
         layers = self.problem.architecture.num_layers
@@ -344,6 +346,7 @@ class Space:
         yield "constraints.recompute_layers", most
         for name in ("recompute_offered", "modules_offered", "modules_exist", "offload_offered"):
             yield name, layers * self._obeys(name, memory_policies)
+        # Where the number is not free, only "all layers" is left: one choice, or none.
         may_be_any = self._may_choose_num_layers(memory_policies) | ~is_full
         yield "recompute_layers_offered", np.where(may_be_any, layers, int(self.may_recompute_all))
 
@@ -427,6 +430,7 @@ class Space:
         # Trunks whose chain has no legal schedule are dropped. Their layouts are counted under what
         # refuses each schedule: a constraint, or else the first rule that is broken.
         has_schedule = np.asarray((breaks < 0).any(axis=1))
+        # The meshes that would grow from each chain: one for each division of a trunk's dp.
         num_meshes = np.bincount(chains, self.num_dp_splits(rows), len(breaks)).astype(np.int64)
         dropped = num_meshes[~has_schedule]
         pairs = Counter[str]()  # of a mesh and a schedule, by what refuses them
@@ -435,7 +439,7 @@ class Space:
         # `per_split` counts the layouts of all schedules together, and a pair has one.
         rejected += scale_counts(pairs, per_split // count["schedule"])
         usable = has_schedule[chains]
-        renumbered = np.cumsum(has_schedule) - 1
+        renumbered = np.cumsum(has_schedule) - 1  # the new number of each chain that is kept
         trunk_of_chain = trunk_of_chain[has_schedule]
         return Trunks(
             rows=rows.take(usable),
@@ -453,8 +457,9 @@ class Space:
 
     @cached_property
     def _divisors(self) -> tuple[Array, Array, Array]:
-        """The degrees that divide the number of devices, how many divisors each has, and the
-        divisors of all, one degree after the other."""
+        """The degrees that dp may have (the divisors of the number of devices), how many divisors
+        each has, and the divisors of all, one degree after the other: dp_shard may be any of
+        them."""
         degrees = divisors(self.problem.cluster.num_devices)
         divisors_of_degree = [divisors(degree) for degree in degrees]
         counts = [len(numbers) for numbers in divisors_of_degree]
@@ -465,7 +470,8 @@ class Space:
         parallelism. A refused row counts in `rejected` for all layouts that would have grown from
         it: `weight` for every division of its dp into dp_replicate and dp_shard."""
         table = factorisations(self.problem.cluster.num_devices, 4)
-        # All rows without sequence parallelism come first, then all with it.
+        # All rows without sequence parallelism come first, then all with it. The whole of data
+        # parallelism stands in dp_shard until divide_data_parallelism splits it.
         columns = dict(zip(("tp", "cp", "pp", "dp_shard"), np.tile(table, (2, 1)).T, strict=True))
         columns["sequence_parallel"] = np.repeat(np.array([False, True]), len(table))
         rows = default_layouts(2 * len(table)).with_columns(**columns)
@@ -479,6 +485,7 @@ class Space:
         it: `weight` for every division of its dp. Raise TooLarge above MAX_TRUNKS."""
         sizes = np.array(self._micro_batches)
         dp_degrees = self._divisors[0]
+        # Exact for the dp of every row: _legal_degrees keeps those that divide the batch.
         sequences_per_rank = self.problem.workload.global_batch // dp_degrees
         divides_by_dp = sequences_per_rank[:, None] % sizes == 0
         divides = divides_by_dp[np.searchsorted(dp_degrees, rows.dp)]  # (rows, sizes)
@@ -487,7 +494,7 @@ class Space:
             raise TooLarge(chips, trunks, "degrees with their micro-batches", MAX_TRUNKS)
         weights = self.num_dp_splits(rows) * weight
         rejected["batch_divides"] += int((weights * (~divides).sum(axis=1)).sum())
-        # Transposed, so that trunks which differ in pp only still follow each other.
+        # Transposed, so that trunks which differ in pp only still follow each other (see Trunks).
         size, row = np.nonzero(divides.T)
         grown = rows.take(row).with_columns(micro_batch=sizes[size])
         allowed = self._is_allowed(grown, "micro_batch")
@@ -503,7 +510,8 @@ class Space:
         rows = chains.take(np.arange(len(chains))[:, None]).with_columns(
             **{knob: getattr(schedules, knob) for knob in SCHEDULE_KNOBS}
         )
-        # Later rules are written first, so that the first rule that is broken stays.
+        # Later rules are written first, so that the first rule that is broken stays. A rule that
+        # reads only the chain, or only the schedule, has one column or row: it is broadcast.
         for index, name in reversed([*enumerate(SCHEDULE_RULES)]):
             obeys = np.broadcast_to(self._obeys(name, rows), breaks.shape)
             breaks[~obeys] = index
@@ -539,7 +547,7 @@ class Space:
         """Return the meshes that cores make, one for every legal division of dp into dp_replicate
         and dp_shard, and for each mesh the position of its core."""
         degrees, counts, all_divisors = self._divisors
-        start = np.cumsum(counts) - counts
+        start = np.cumsum(counts) - counts  # where the divisors of each degree begin
         degree = np.searchsorted(degrees, cores.dp)
         # One row for each core and each divisor of its dp.
         parent, position = expand_ranges(start[degree], counts[degree])
@@ -556,11 +564,13 @@ class Space:
         """Return meshes in every legal placement that the stack offers. Where several placements of
         a mesh put every axis on the same links, only the first is returned. The filling of a torus
         stays."""
-        pattern = active_axes(meshes)
+        pattern = active_axes(meshes)  # the set of axes with a degree above 1, as a number
         orders, start, count = placement_lists(self.problem.stack.placements)
+        # One row for each mesh and each placement in its list.
         parent, row = expand_ranges(start[pattern], count[pattern])
         rows = meshes.take(parent).with_columns(placement=orders[row])
         placed = groups_of_meshes(self.problem.cluster, rows)
+        # Listed placements are offered ones: of the rules on placement these two are left.
         is_legal = fits_torus(self.problem, placed) & equal_data_parallel(self.problem, rows)
         # `distinct` names the last of equal rows. Rows are reversed, so that it is the first.
         backwards = np.flatnonzero(is_legal)[::-1]
@@ -703,7 +713,8 @@ def placement_lists(offered: tuple[tuple[str, ...], ...]) -> tuple[Array, Array,
 
     There is a list for every set of axes with a degree above 1 (as in `active_axes`). It has one
     placement for each order of these axes that is offered. As many lists follow that keep only
-    placements with the pipeline's axis outermost.
+    placements with the pipeline's axis outermost, for meshes that are legal in no other
+    (equal_data_parallel).
     """
     # Of placements that order these axes alike, only the first is tried.
     is_first_of_order = equivalent_placements() == np.arange(len(PLACEMENTS))
