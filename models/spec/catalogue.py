@@ -290,6 +290,7 @@ def _fabric_from(entry: Mapping[str, Any]) -> Fabric:
                 name=level["name"],
                 gb_s_per_chip=level["gb_s_per_chip"],
                 size=level["size"],
+                # Beside a torus, a level may say itself that it scales up: it then joins slices.
                 scale="up" if is_domain else level.get("scale", "out"),
                 peer_gb_s=level.get("peer_gb_s", peer_gb_s),
             )

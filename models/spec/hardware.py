@@ -257,7 +257,8 @@ class Cluster:
     @property
     def fills_fabric(self) -> bool:
         """True where the fabric has a limited size, of which the job leaves less than a node free.
-        It then cannot replace a node in trouble by another."""
+        It then cannot replace a node in trouble by another, and every step waits for that
+        node (models.cost.overlap)."""
         levels = self.fabric.levels
         largest = levels[-1].size if levels else None
         # The innermost level is a node.
@@ -434,7 +435,7 @@ class Cluster:
             self,
             num_chips=num_chips,
             torus_shape=shape,
-            chips_per_domain=per_domain and min(per_domain, num_chips),
+            chips_per_domain=per_domain and min(per_domain, num_chips),  # None stays None
         )
 
     @cached_property

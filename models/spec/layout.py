@@ -264,6 +264,7 @@ class Layouts(Columns):
             value = getattr(self, field.name)[index].item()
             values[field.name] = _NAMES[field.name][value] if field.name in _NAMES else value
         values["recompute"], values["recompute_modules"] = decode_policy(values["recompute"])
+        # Each character has the number of layers plus 1 as its code point (Layouts.of).
         characters = values["layers_per_chunk"]
         values["layers_per_chunk"] = tuple(ord(character) - 1 for character in characters)
         return Layout(**values)
@@ -287,6 +288,7 @@ class Layouts(Columns):
         """A mask of the layouts whose `layers_per_chunk` states a partition, of shape (n,)."""
         strings = self.layers_per_chunk
         # Strings of one character are compared as code points, which is faster.
+        # An empty string has code point 0, and stated numbers of layers are stored plus 1.
         if strings.itemsize == np.dtype("U1").itemsize and strings.flags.c_contiguous:
             return np.asarray(strings.view(np.uint32) > 0)
         return np.asarray(strings != "")
@@ -298,6 +300,7 @@ class Layouts(Columns):
         strings = np.ascontiguousarray(self.layers_per_chunk)
         # numpy keeps a character in four bytes, which are its code point.
         points = strings.view(np.uint32).reshape(len(strings), strings.itemsize // 4)
+        # Numbers are stored plus 1; a shorter string ends in zeros, which would become -1.
         return np.maximum(points.astype(np.int64) - 1, 0)
 
 

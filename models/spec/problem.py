@@ -279,7 +279,7 @@ class Problem:
         if self.stack.shards == "each":  # tensors are copied out of the gathered buffer
             return 2 * self.gather_bytes, cast
         if self.stack.shards == "flat":  # tensors are views of one, into which gradients are joined
-            join = 2 * self.parameter_bytes
+            join = 2 * self.parameter_bytes  # each gradient is read and written
             return 0.0, join + (cast if self._sends_wider_gradients else 0.0)
         return 0.0, 0.0  # "in_place": collectives work on the tensors themselves
 
