@@ -174,6 +174,7 @@ def with_published_terms(profile: Profile, observations: Sequence[Observation]) 
     time, time_estimate, _ = solve_time_fit(profile, observations, known, new_fleet=False)
     memory = memory_fit(profile, observations, known)
     fitted, _ = apply_estimate(profile, memory, memory.solve())
+    # Time comes last, because its estimate sets the profile's residual spread, that of step times.
     return apply_estimate(fitted, time, time_estimate)[0]
 
 
@@ -181,6 +182,7 @@ def apply_estimate(profile: Profile, fit: Fit, estimate: Estimate) -> tuple[Prof
     """Return the profile with the terms of an estimate, and the joint posterior of these terms."""
     stored = _stored_terms(profile, fit.profile.by_key, _fitted_terms(fit, estimate))
     fitted = profile.with_terms(stored, residual_spread=estimate.spread)
+    # No earlier fit has made terms joint, so the posterior has those that these runs informed.
     return fitted, _joint_posterior(fit, estimate, Posterior.independent())
 
 

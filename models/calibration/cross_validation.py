@@ -103,6 +103,7 @@ def cross_validate(
     quantities = MEMORY_QUANTITIES if of_memory else ("step_time",)
     # How much worse unusual runs are predicted is estimated for published step times only.
     if fit.is_new_fleet or of_memory:
+        # None: all weights of the fit count, and the spreads of all kinds are estimated.
         weight, known_spreads = None, None
         if fit.is_new_fleet:  # the fleet's reports leave the spreads of published runs as they are
             weight = weight_without_outliers(fit, estimate)

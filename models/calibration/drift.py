@@ -62,6 +62,7 @@ def level_changes_among_kinds(residuals: Array, kinds: Array) -> list[Change]:
         level_of_kind = _levels_of_kinds(residuals - level_of_time, kinds)
         changes = level_changes(residuals - level_of_kind)
         starts = [change.index for change in changes]
+        # For each run the number of changes up to it, which numbers its stretch.
         stretch = np.searchsorted(starts, np.arange(len(residuals)), side="right")
         level_of_time = _group_medians(residuals - level_of_kind, stretch)
     return changes
@@ -109,7 +110,8 @@ def _refined(residuals: Array, splits: list[int], significance: float) -> list[i
 
 
 def _changes_at(residuals: Array, splits: list[int]) -> list[Change]:
-    """Return the change at each split, with the levels of the stretches before and after it."""
+    """Return the change at each split, the index of the first run after it. Its shift is that of
+    the median from the stretch of runs since the split before to the stretch until the next."""
     bounds = [0, *splits, len(residuals)]
     changes = []
     for before, split, after in zip(bounds, splits, bounds[2:], strict=False):

@@ -73,9 +73,10 @@ def group_shifts(fit: Fit, estimate: Estimate, groups: Sequence[Collection[str]]
     group_of_key = {key: group for group, keys in enumerate(groups) for key in keys}
     group_of_target = np.array([group_of_key[target.key] for target in fit.targets])
     residual_at_prior = fit.value - linear.at(fit.prior_mean).predicted
-    # S z of the module's docstring, summed over the targets of each group and row.
+    # IRLS weight times residual at the prior, summed over the targets of each group and row.
     pulls = np.zeros((len(groups), len(linear.logs)))
     np.add.at(pulls, (group_of_target, linear.row), estimate.irls_weight * residual_at_prior)
+    # All groups share one normal matrix, so that their shifts add up to the whole shift.
     normal = fit.prior_precision + linear.normal_matrix(estimate.irls_weight)
     return np.asarray(np.linalg.solve(normal, linear.gradients(pulls).T).T)
 

@@ -41,6 +41,7 @@ def student_t_weight(residual: Array, weight: Array, noise: Array) -> Array:
     """Return the weights of squared residuals. Weighted least squares, repeated with the weights of
     its own residuals, ends at the minimum of the Student-t loss (Lange, Little and Taylor 1989,
     Robust statistical modeling using the t distribution)."""
+    # Small residuals weigh like least squares, by 1 / noise²; large ones lose theirs by residual².
     nu = DEGREES_OF_FREEDOM
     return np.asarray(weight * (nu + 1) / (nu + (residual / noise) ** 2) / noise**2)
 
@@ -86,8 +87,8 @@ class BoundLoss:
         return np.asarray(weight * self._damping() * self._majorant() / self.width**2)
 
     def information(self, weight: Array) -> Array:
-        """Return the curvature of the loss, with the factor `_damping` taken as constant. It says
-        how much each target tells of its prediction."""
+        """Return the curvature of the loss, with the factor `_damping`, which weakens gross
+        violations, taken as constant. It says how much each target tells of its prediction."""
         wrong = self._wrong_probability()
         return np.asarray(weight * self._damping() * wrong * (1 - wrong) / self.width**2)
 

@@ -200,7 +200,8 @@ def _solve_offset(
         """Return whether the model with this offset takes longer than `limit`, in the median."""
         return float(np.median(np.log(seconds_at(offset) / limit))) > 0
 
-    # Even the best rate takes longer than measured: solve for the time at that rate instead.
+    # Even the best rate takes longer than measured: solve for the time at that rate instead, but
+    # 1% longer (_AS_FAST), so that of the offsets which all give it the nearest to zero is found.
     if not is_time and is_slower(high, measured / _AS_FAST):
         measured = seconds_at(high) * _AS_FAST
         low = 0.0

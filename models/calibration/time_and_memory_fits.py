@@ -68,7 +68,7 @@ def time_fit(
     """Return the fit of step times and of measured parts of them. With `new_fleet`, the runs are of
     machines that the profile may not have seen."""
     targets = [target for o in _by_key(observations) for target in _time_targets(o)]
-    noise, inflation = None, 1.0
+    noise, inflation = None, 1.0  # published runs: noise is estimated from residuals
     if new_fleet:
         # Sparse and dense runs scatter differently, and so are two sources of noise.
         targets = [replace(t, source=f"{t.source}/{t.problem.density}") for t in targets]
@@ -103,7 +103,7 @@ def memory_fit(
     have fitted.
     """
     targets = [target for o in _by_key(observations) for target in _memory_targets(o, new_fleet)]
-    noise, inflation = None, 1.0
+    noise, inflation = None, 1.0  # published runs: noise is estimated from residuals
     if new_fleet:
         # Scopes go from the widest on. The first two are all published runs, and those that are
         # sparse or dense like this one; narrower scopes say less of machines that nobody has seen.
@@ -185,6 +185,7 @@ def step_time_noise(profile: Profile, problem: Problem) -> float:
     are equally sparse or dense. Narrower kinds say less of other machines, since a stack's runs are
     mostly those of the organisation that wrote it. The random effect of a sparse model is taken
     off, down to half of the spread, because a fleet has offsets for it."""
+    # The two widest kinds: all runs, and those that are sparse or dense like this one.
     spread = profile.neighbourhood(problem.neighbourhood_scopes[:2]).spread
     if not problem.architecture.is_moe:
         return spread
@@ -210,6 +211,7 @@ def _time_targets(o: Observation) -> list[Target]:
     targets = [] if o.step_time_s is None else [_target(o, "step_time", o.step_time_s)]
     exposed = {} if o.exposed_s is None else {"exposed": o.exposed_s}
     for name, value in [*exposed.items(), *sorted(o.coefficients.items())]:
+        # A source of its own gives each kind of part a level of noise of its own.
         targets.append(replace(_target(o, name, value), source=f"{o.source}/{name}"))
     return targets
 
