@@ -118,7 +118,7 @@ class ProfileQueries(Queries):
     ) -> bool:
         """Makes a version the active one, and sets the policy if one is given. With None no version
         is active; only a tenant's own profile may be without. Changes nothing and returns False if
-        the profile is no longer at `revision`."""
+        the profile has changed since the caller read it at `revision`."""
         new_policy = {"policy": policy} if policy else {}
         return self._change(id_, revision, active_version=version, **new_policy)
 
@@ -133,8 +133,9 @@ class ProfileQueries(Queries):
         return self._change(id_, revision, policy=policy)
 
     def _change(self, id_: str, revision: int, **values: Any) -> bool:
-        """Sets columns of a profile and raises its revision. Changes nothing and returns False if
-        the profile is no longer at `revision`."""
+        """Sets columns of a profile and raises its revision, the count of its changes. Changes
+        nothing and returns False if the profile is no longer at `revision`, the one that the caller
+        has read: somebody else has changed it meanwhile."""
         result = self._session.execute(
             update(ProfileRow)
             .where(ProfileRow.id == id_, ProfileRow.revision == revision)

@@ -52,8 +52,8 @@ def _bytes_of(part: Part | None) -> int:
 
 
 def count_stored(session: Session, tenant: str | None, change: int) -> None:
-    """Counts what this transaction stores for a tenant. A negative `change` is what it removes.
-    `settle` stores the count just before the commit."""
+    """Counts the bytes that this transaction stores for a tenant, or for nobody (None). A negative
+    `change` is what it removes. `settle` stores the count just before the commit."""
     changes: Counter[str] = session.info.setdefault(STORED, Counter())
     changes[tenant or _NOBODY] += change
 
