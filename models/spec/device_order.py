@@ -58,11 +58,13 @@ class DeviceOrders:
         return self.fillings_with_blocks(TORUS_BLOCKS)
 
     def fillings_with_blocks(self, blocks: Collection[int]) -> Array:
-        """Return the distinct fillings with blocks of these sides, as rows of (order of the dims,
-        block). Of fillings that join devices alike, the one with the smallest block is returned."""
+        """Return the distinct fillings (ways to number the torus) with blocks of these sides, as
+        rows of (order of the dims, block). Of fillings that join devices alike, the one with the
+        smallest block is returned."""
         rows = np.flatnonzero(np.isin(self.fillings[:, 1], list(blocks)))
         # The filling with the smallest blocks is the simplest, and stands for all that are alike.
         rows = rows[np.argsort(self.fillings[rows, 1], kind="stable")]
+        # Equal `kinds` are alike: the first row of each has the smallest block.
         _, first = np.unique(self.kinds[rows], return_index=True)
         return np.asarray(self.fillings[rows[np.sort(first)]])
 

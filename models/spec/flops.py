@@ -184,8 +184,8 @@ def step_time_from_throughput(
     recompute_counted: bool = False,
     mtp: bool = True,
 ) -> float:
-    """Return the step time in seconds behind a published FLOP/s per chip, in the convention of the
-    source.
+    """Return the step time in seconds behind a published FLOP/s per chip, with FLOPs counted as the
+    source counts them (`count`, `mtp`).
 
     Where the source counted recompute, a step has four forward passes' worth of FLOPs instead of
     three.

@@ -86,6 +86,7 @@ class Torus:
         unit = self._common_divisor(num_chips)
         if num_chips > self.max_chips or num_chips % unit**self.ndim:
             return None
+        # Sides in rising order only: a permutation of a shape is the same slice.
         in_units = _ordered_factors(num_chips // unit**self.ndim, self.ndim)
         shapes = [tuple(unit * n for n in shape) for shape in in_units]
         slices = filter(self.is_slice, shapes)
@@ -454,7 +455,7 @@ class Cluster:
 
     @property
     def scale_up_domain(self) -> int:
-        """The number of devices that scale-up links join."""
+        """The number of devices that scale-up links join; 1 where none are joined by them."""
         return max((dim.domain for dim in self.dims if dim.scale == "up"), default=1)
 
     @property

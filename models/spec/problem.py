@@ -157,7 +157,8 @@ class Problem:
     @property
     def max_virtual_stages(self) -> int:
         """The most chunks of the model that a device may hold. Some stacks have no virtual stages
-        for hybrid models, which they run with other code."""
+        for hybrid models (with Mamba-2 layers, or a mixer or network alone in a layer), which they
+        run with other code."""
         holds_several = self.stack.interleaves_hybrids or not self.architecture.is_hybrid
         return self.stack.max_virtual_stages if holds_several else 1
 
@@ -231,6 +232,7 @@ class Problem:
         every use; 0 where weights are not. Forward and backward each cast it, and one of them also
         copies it transposed. A third of the sum is returned, because backward is counted as two
         forwards (models.cost.compute)."""
+        # Weights are cast with every use only where each row has a scale (`scales_rows`).
         number_format = self.workload.number_format
         wide, narrow = number_format.activation_bytes, number_format.gemm_bytes
         # Two casts read wide and write narrow elements; the transposed copy reads and writes wide.

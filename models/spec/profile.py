@@ -285,7 +285,8 @@ class Neighbourhood:
         """Return the spread of log measured over predicted values within one source.
         `unidentified_variance` is the part of the prediction's variance that comes from terms
         without runs."""
-        # `spread` already contains that part for the runs behind it: `unidentified`.
+        # The runs behind `spread` had such a part too, on average `unidentified`, and `spread`
+        # contains it. So only what a prediction has beyond that is added.
         return math.sqrt(self.spread**2 + max(unidentified_variance - self.unidentified**2, 0.0))
 
     def with_between_sources(self, between: float) -> Neighbourhood:

@@ -80,6 +80,7 @@ class Recurrence:
     def flops(self) -> float:
         """Forward FLOPs of the recurrence for each token, with its convolution. Papers and
         frameworks count them as if the recurrence took one step after the other."""
+        # The convolution multiplies and adds for each of its `conv_kernel` tokens.
         return self._state_flops + 2 * self.conv_channels * self.conv_kernel
 
     @property

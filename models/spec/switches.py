@@ -320,6 +320,7 @@ def read_switches(
         setting = _read_setting(switch, own) if own else setting_of(switch, default)
         values[switch.field] = setting.value
         implied |= setting.also  # other fields of the stack that the same arguments decide
+    # What one switch decides of another's field overrides that switch's own value.
     return {**values, **implied}
 
 
@@ -469,6 +470,7 @@ def _table_from(
     years = {**inherited["releases"], **document["releases"]}
     entries = (*document["switches"], *rest)
     return _Table(
+        # Only releases of its own: the versions that a request may name.
         releases=dict(sorted(document["releases"].items(), key=lambda item: float(item[1]))),
         switches=tuple(_switch_from(entry, stack, years) for entry in entries),
         makers=tuple(document.get("makers", ())),
