@@ -134,6 +134,7 @@ def calibrate(
         influences=None if published else influences(time, time_estimate, observations, stored),
     )
     # Cross-validation also estimates how far runs of each kind scatter, and sets it in `fitted`.
+    # An observation without a group is one by itself.
     groups = {o.key: o.group or o.key for o in observations}
     fitted, held_out = cross_validate(profile, fitted, time, time_estimate, groups, of_memory=False)
     fitted, held_out_memory = cross_validate(

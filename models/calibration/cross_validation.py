@@ -160,6 +160,7 @@ def _folds(fit: Fit, groups: Mapping[str, str]) -> Array | None:
         if fit.is_new_fleet:
             folds = {key: number % _MAX_FOLDS for key, number in folds.items()}
     elif len(keys) >= MIN_RUNS_TO_JUDGE:
+        # Consecutive keys, a third of them in each fold.
         folds = {key: i * _MIN_FOLDS // len(keys) for i, key in enumerate(keys)}
     else:
         return None

@@ -40,8 +40,8 @@ def influences(
     fit: Fit, estimate: Estimate, observations: Sequence[Observation], terms: Collection[TermKey]
 ) -> Influences | None:
     """Return the influence of each group of observations on those of `terms` that moved visibly.
-    Groups with the largest shifts come first, and those beyond _MOST_GROUPS are joined. The
-    module's formula holds only for a `fit` without random effects and bounds. Return None for a fit
+    Groups with the largest shifts come first, and those beyond _MOST_GROUPS are joined. Shifts
+    add up to the whole only for a `fit` without random effects and bounds. Return None for a fit
     without targets."""
     measured = {target.key for target in fit.targets}
     groups = _groups([o for o in observations if o.key in measured])
@@ -54,6 +54,7 @@ def influences(
     in_fit = [fit.column[key] for key in terms if key in fit.column]
     columns = [column for column in in_fit if is_visible[column]]
     shifts = shifts[:, columns]
+    # A group is as large as its shifts together, each in spreads of the prior.
     size = np.square(shifts / fit.prior_spread[columns]).sum(axis=1)
     largest_first = np.argsort(-size, kind="stable").tolist()
     by_size = [_influence(groups[i], shifts[i]) for i in largest_first]

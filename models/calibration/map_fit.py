@@ -458,7 +458,7 @@ class Fit:
         """Return twice the negative log posterior, up to a constant."""
         effect = self._random_effect(linear.predicted, weight, noise)
         data = student_t_loss(self.residual(linear.predicted + effect), noise)
-        if self.is_new_fleet:
+        if self.is_new_fleet:  # there bounds have a logistic loss, elsewhere a one-sided Student-t
             bounds = self._bound_loss(linear.predicted, noise).loss()
             data = np.where(self.sign == 0, data, bounds)
         away = linear.theta - self.prior_mean

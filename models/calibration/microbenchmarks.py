@@ -98,7 +98,8 @@ def gemm_seconds(timings: GemmTimings, coefficients: Coefficients) -> Array:
 
 def published_collective_seconds(timings: CollectiveTimings, published: Coefficients) -> Array:
     """Return the seconds that published machines take for each size, to show beside measured ones.
-    They are NaN where no benchmark was published, and for sizes between small and large."""
+    They are NaN where no benchmark was published, and for sizes between small and large, which
+    tell neither latency nor bandwidth alone."""
     ratio = np.full(len(timings.sizes), np.nan)
     ratio[timings.sizes <= SMALL_BYTES] = _published_ratio(timings, "small", otherwise=np.nan)
     ratio[timings.sizes >= LARGE_BYTES] = _published_ratio(timings, "large", otherwise=np.nan)
@@ -146,7 +147,8 @@ def _spans_domains(timings: CollectiveTimings) -> bool:
 
 def _published_ratio(timings: CollectiveTimings, size: Size, otherwise: float = 1.0) -> float:
     """Return the ratio of published seconds of the operation to the model's, for this generation,
-    extent and size; `otherwise` where none was published."""
+    extent and size; `otherwise` where none was published. By default that is 1, which compares with
+    the model itself."""
     extent = "several domains" if _spans_domains(timings) else "one domain"
     by_generation = published_benchmarks().get(timings.operation, {})
     by_extent = by_generation.get(timings.problem.cluster.chip.generation, {})
@@ -224,6 +226,7 @@ def remaining_slowdown(
     # With the offsets, coefficients are those of this machine and not of published ones.
     coefficients = replace(published, **coefficients_with_offsets(published, offsets))
     if isinstance(timings, CollectiveTimings):
+        # As for the offsets, published seconds, where there are some, stand for the model's.
         is_large = timings.sizes >= LARGE_BYTES
         seconds = collective_seconds(timings, coefficients) * _published_ratio(timings, "large")
     else:

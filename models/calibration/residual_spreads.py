@@ -196,7 +196,7 @@ def unidentified_variance(fit: Fit, estimate: Estimate) -> Array:
 
 
 def _distance_of_80_percent(distance: Array, weight: Array) -> float:
-    """Return the distance within which 80% of the weight lies."""
+    """Return the distance within which 80% of the weight lies. Outliers beyond do not move it."""
     order = np.argsort(distance)
     share = np.cumsum(weight[order]) / weight.sum()
     return float(distance[order][np.searchsorted(share, 0.8)])
