@@ -128,8 +128,8 @@ class ProfileQueries(Queries):
         return self._session.scalars(select(func.count(ProfileRow.id)).where(*own)).one()
 
     def set_policy(self, id_: str, policy: dict[str, Any], revision: int) -> bool:
-        """Sets the policy. Changes nothing and returns False if the profile is no longer at
-        `revision`."""
+        """Sets the policy. Changes nothing and returns False if the profile has changed since
+        the caller read it at `revision`."""
         return self._change(id_, revision, policy=policy)
 
     def _change(self, id_: str, revision: int, **values: Any) -> bool:

@@ -215,7 +215,7 @@ class ReportQueries(Queries):
         if labels:
             execute(self._session, _INSERT_LABELS, labels)
         for report in stored:
-            # No metric may tell of single tenants, so that their own profiles count as one.
+            # No metric may tell of single tenants, so all of their own profiles count as one.
             profile = OWN if is_own(report["profile_id"]) else report["profile_id"]
             count_report(report["outcome"], profile, report["residual"])
         return stored

@@ -160,7 +160,8 @@ class SweepQueries(Queries):
 
     def release(self, lease: str, items: Sequence[LeasedItem], *, is_attempt: bool) -> None:
         """Gives up the leases of items that are not finished. Unless `is_attempt`, the attempt to
-        compute each of them is not counted."""
+        compute each of them is not counted: it ended for a reason that lies
+        outside the item."""
         for row in self._held_rows(lease, items):
             row.lease = row.leased_until = None
             if not is_attempt:
@@ -185,7 +186,7 @@ class SweepQueries(Queries):
         values = {
             "outcome": outcome,
             "result": result,
-            "event": sweep.events + 1,
+            "event": sweep.events + 1,  # by which watchers ask for what was finished since
             "lease": None,
             "leased_until": None,
         }
