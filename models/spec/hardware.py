@@ -493,7 +493,7 @@ def _merge_dims(dims: list[Dim], n: int) -> tuple[Dim, ...]:
     merged: list[Dim] = []
     joined = 1  # devices that the dims so far join
     for dim in dims:
-        if dim.domain <= joined or joined >= n:
+        if dim.domain <= joined or joined >= n:  # it adds no device, or the job needs none more
             continue
         # Levels with links between peers stay apart: their rate depends on the members of a group.
         may_merge = dim.kind == "switch" and dim.peer_gb_s is None

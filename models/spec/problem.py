@@ -152,6 +152,8 @@ class Problem:
 
     @property
     def pads_products(self) -> bool:
+        """True where compiled code pads every product until the rows of matrices are whole
+        vectors."""
         return self.stack.pads == "products" and self.launch != "eager"
 
     @property
@@ -245,7 +247,8 @@ class Problem:
 
     @property
     def reduce_bytes(self) -> float:
-        """The bytes of a gradient on the wire."""
+        """The bytes of a gradient on the wire: those of an accumulated one unless the stack has
+        others."""
         return self._gradient_element_bytes(self.stack.reduce_bytes or self.stack.gradient_bytes)
 
     def _gradient_element_bytes(self, stack_bytes: float) -> float:

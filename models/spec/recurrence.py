@@ -57,6 +57,7 @@ class Recurrence:
 
     @property
     def conv_channels(self) -> int:
+        """Channels of the convolution, through which all that the recurrence reads goes before."""
         return self.input_elements if self.conv_kernel else 0
 
     def projections(self, hidden_size: int) -> list[Projection]:
@@ -68,6 +69,7 @@ class Recurrence:
         raise NotImplementedError
 
     def parameters(self, hidden_size: int) -> int:
+        # Each channel has its own weights, one for each token that it sees (depthwise).
         convolution = self.conv_channels * self.conv_kernel
         return parameters_of(self.projections(hidden_size)) + convolution + self._vector_parameters
 
@@ -186,6 +188,7 @@ class DeltaNet(Recurrence):
 
     @property
     def _decays(self) -> int:
+        """The number of decays of a token: one for each head, or one for each element of its key."""
         return self.num_heads * (self.key_head_dim if self.decay_per_element else 1)
 
     @property

@@ -410,6 +410,7 @@ class Stack:
 
     @property
     def splits_by_threshold(self) -> bool:
+        """True where each pipeline stage takes layers until their cost passes its share."""
         return self.partition == "threshold"
 
     def missing_kernel_reason(self, generation: str, vendor: str) -> str | None:
