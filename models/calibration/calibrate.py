@@ -110,6 +110,7 @@ def calibrate(
     memory_estimate = memory.solve()
 
     changed = {**_fitted_terms(time, time_estimate), **_fitted_terms(memory, memory_estimate)}
+    # The profile that a fit begins with also has the offsets of mean zero that it may move.
     before = {**time.profile.by_key, **memory.profile.by_key}
     moved = [
         _term_change(before[key], term)

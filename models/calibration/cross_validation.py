@@ -173,6 +173,7 @@ def _comparison(
 ) -> ProfileComparison | None:
     """Compare the profile that a fit began with to the held-out predictions, on the runs that
     measured one of these quantities. Return None where these are too few."""
+    # Bounds are no measurements.
     is_measured = np.array([t.quantity in quantities and t.side == "equal" for t in fit.targets])
     if is_measured.sum() < MIN_RUNS_TO_JUDGE:
         return None

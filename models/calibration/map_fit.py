@@ -135,6 +135,7 @@ class Batch:
         coefficients = np.repeat(self.coefficients, len(values))
         coefficients.view(np.float64).reshape(len(values), -1)[:, columns] = values
         costs = step_costs_under_each(self.rows, coefficients)
+        # Costs come layout by layout, each under all n sets of values.
         return np.asarray(np.log(self.quantity(costs)).reshape(-1, len(values)))
 
 
@@ -297,6 +298,7 @@ class Fit:
         (2n + 1, n)."""
         n = len(unbounded)
         values = np.tile(self._natural(unbounded), (2 * n + 1, 1))
+        # Row i has coefficient i shifted up, row n + i has it shifted down; the last has none.
         np.fill_diagonal(values, self._natural(unbounded + _DIFFERENCE))
         np.fill_diagonal(values[n:], self._natural(unbounded - _DIFFERENCE))
         return values

@@ -29,7 +29,8 @@ class RandomEffects:
     spread: Array
 
     def means(self, residual: Array, irls_weight: Array) -> Array:
-        """Return the posterior mean of the effect of each run's group; shape (runs,)."""
+        """Return the posterior mean of the effect of each run's group, Σ S r / (Σ S + σ⁻²) with
+        residuals r and IRLS weights S of the group's runs; shape (runs,)."""
         sums = np.bincount(self.group, irls_weight * residual, len(self.spread))
         return np.asarray((sums * self._variances(irls_weight))[self.group])
 
@@ -37,6 +38,7 @@ class RandomEffects:
         """Return what unknown effects take off the normal matrix JᵀSJ: (Σ S J)ᵀ (Σ S J) / (Σ S +
         σ⁻²), summed over groups, with sums Σ over a group's runs; shape (terms, terms)."""
         is_uncertain = self.spread > 0
+        # Groups without an effect lose nothing: the others are numbered without gaps.
         index_among_uncertain = np.cumsum(is_uncertain) - 1
         has_effect = is_uncertain[self.group]
         # The IRLS weights S of the runs of each group, by row of the linearisation.

@@ -120,6 +120,7 @@ class TermDraws:
         }
         for draw in draws.values():
             draw[0] = 0.0  # the prediction itself
+        # The same layout, once for each draw.
         repeated = Layouts.of([layout]).take(np.zeros(_DRAWS, dtype=np.int64))
         coefficients = known.coefficients(problem.scopes, draws)
         return cls(predict(problem, repeated, coefficients).time)
