@@ -140,6 +140,7 @@ class ProfileQueries(Queries):
             update(ProfileRow)
             .where(ProfileRow.id == id_, ProfileRow.revision == revision)
             .values(**values, revision=ProfileRow.revision + 1)
+            # A row that the session has loaded gets the new values too.
             .execution_options(synchronize_session="fetch")
         )
         return isinstance(result, CursorResult) and result.rowcount == 1

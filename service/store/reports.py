@@ -398,4 +398,5 @@ def _pop_label_rows(report: RowValues) -> list[RowValues]:
 
 
 def _words_hash(report: RowValues) -> str:
+    """Returns the hash by which reports in the same words are found."""
     return digest(*(report[name] for name in ("outcome", "run_hash", "submission")))

@@ -209,6 +209,7 @@ class SweepQueries(Queries):
     def _change(self, id_: str, which: ColumnElement[bool], **values: Any) -> int:
         """Changes the items of a sweep that meet the condition `which`. Returns their number."""
         statement = update(SweepItemRow).where(SweepItemRow.sweep_id == id_, which).values(**values)
+        # Callers have loaded no items, so the session has none to bring up to date.
         result = self._session.execute(statement, execution_options={"synchronize_session": False})
         return result.rowcount if isinstance(result, CursorResult) else 0
 
