@@ -188,7 +188,7 @@ class DeltaNet(Recurrence):
 
     @property
     def _decays(self) -> int:
-        """The number of decays of a token: one for each head, or one for each element of its key."""
+        """The number of decays of a token: one for each head, or for each element of its key."""
         return self.num_heads * (self.key_head_dim if self.decay_per_element else 1)
 
     @property
