@@ -224,6 +224,7 @@ class Architecture:
         if chunked_attention and sliding_window is None:
             rule = "needs sliding_window, the length of a chunk"
             raise Invalid("chunked_attention", chunked_attention, rule)
+        # Layers between those of full attention. Without a window they are the same.
         local = replace(full, sliding_window=sliding_window, chunked_attention=chunked_attention)
         dense = Mlp(intermediate_size=intermediate_size, gated=gated_mlp)
         parallel = num_norms == 1 if parallel_blocks is None else parallel_blocks

@@ -114,6 +114,7 @@ def stacks() -> Mapping[str, Stack]:
     entries = {entry["id"]: entry for entry in read_json("models", "data/stacks.json")}
 
     def stack_from(entry: Mapping[str, Any]) -> Stack:
+        # An own field stands in for that of the stack that this one is `like`.
         fields = {**entries.get(entry.get("like", ""), {}), **entry}
         return Stack(**{name: as_tuples(value) for name, value in fields.items()})
 
@@ -256,6 +257,7 @@ def chip_from(entry: Mapping[str, Any]) -> Chip:
     if not levels and torus is None:
         raise Invalid("chip", entry["id"], "needs a scale-up domain or a scale-out bandwidth")
     source = "; ".join(entry.get("sources", ()))
+    # The fabric that a chip brings with it has the id of the chip.
     fabric = Fabric(id=entry["id"], levels=tuple(levels), torus=torus, source=source)
     return from_json(Chip, {**entry, "fabric": fabric})
 

@@ -472,6 +472,7 @@ class Cluster:
         but the last are full.
         """
         n = self.num_chips
+        # A fabric without a switched domain of limited size counts as one domain.
         size = min(self.fabric.domain or n, n)
         if self.chips_per_domain is not None:
             if not 1 <= self.chips_per_domain <= size:

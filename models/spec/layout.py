@@ -168,6 +168,7 @@ class Layout:
         for name in ("offload_activations", "offload_optimizer"):
             if getattr(self, name):
                 parts.append(name)
+        # Where axes of one rank stand makes no difference; AXES is the plainest order.
         order = self._active_axes(self.placement)
         if order != self._active_axes(AXES):
             parts.append(f"placement={'<'.join(order)}")

@@ -295,6 +295,7 @@ class Problem:
         # With a scale for every row, a weight is cast to fp8 with every use, after it is gathered.
         if self.scales_rows:
             return self.parameter_bytes
+        # A stack with 0 gathers in the format of GEMMs, the least that a workload allows.
         return max(self.stack.gather_bytes, self.workload.number_format.gathered_bytes)
 
     @property

@@ -265,8 +265,8 @@ class ShortConvolution(Recurrence):
 
     @classmethod
     def of(cls, channels: int, conv_kernel: int, *, bias: bool = False) -> ShortConvolution:
-        """Return a convolution over `conv_kernel` tokens, with `channels` heads of one element
-        each."""
+        """Return a convolution over `conv_kernel` tokens. Each of its `channels` counts as a head
+        of one element, since it has no heads of its own."""
         return cls(
             num_heads=channels,
             num_key_heads=channels,
