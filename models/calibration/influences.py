@@ -88,6 +88,7 @@ def joined(groups: Sequence[Influence]) -> Influence:
     latest = sorted((key for group in groups for key in group.latest), reverse=True)
 
     def shared(name: str) -> Any:
+        """Return the value of a field if all groups have the same one; None otherwise."""
         values = {getattr(group, name) for group in groups}
         return values.pop() if len(values) == 1 else None
 

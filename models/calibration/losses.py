@@ -41,7 +41,7 @@ def student_t_weight(residual: Array, weight: Array, noise: Array) -> Array:
     """Return the weights of squared residuals. Weighted least squares, repeated with the weights of
     its own residuals, ends at the minimum of the Student-t loss (Lange, Little and Taylor 1989,
     Robust statistical modeling using the t distribution)."""
-    # Small residuals weigh like least squares, by 1 / noise²; large ones lose theirs by residual².
+    # Small residuals weigh like least squares, by 1 / noise². Large ones weigh by 1 / residual².
     nu = DEGREES_OF_FREEDOM
     return np.asarray(weight * (nu + 1) / (nu + (residual / noise) ** 2) / noise**2)
 

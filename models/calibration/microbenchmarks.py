@@ -173,6 +173,7 @@ def _gemm_offset(name: str, timings: Sequence[GemmTimings], published: Coefficie
     """Return the offset of the coefficient `name` that explains these products best."""
 
     def seconds(coefficients: Coefficients) -> Array:
+        """Return the model's seconds for all products, of whatever number format."""
         return np.concatenate([gemm_seconds(products, coefficients) for products in timings])
 
     measured = np.concatenate([products.seconds for products in timings])
@@ -196,6 +197,7 @@ def _solve_offset(
     high = _SEARCH_RANGE if is_time else max(to_unbounded(name, _BEST_RATE) - centre, 0.0)
 
     def seconds_at(offset: float) -> Array:
+        """Return the model's seconds with this offset, added on the unbounded scale."""
         return seconds(replace(published, **{name: to_natural(name, centre + offset)}))
 
     def is_slower(offset: float, limit: Array) -> bool:

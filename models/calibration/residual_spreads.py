@@ -155,7 +155,7 @@ def lies_outside_others(fit: Fit, labels: Array) -> Array:
             group = of_generation & has_label
             relatives = of_generation & ~has_label
             others = values[relatives] if relatives.any() else values[~has_label]
-            if len(others):
+            if len(others):  # where all targets have this label, none lies outside
                 above_least = values[group] >= others.min(axis=0)
                 below_most = values[group] <= others.max(axis=0)
                 outside[group] = ~(above_least & below_most).all(axis=1)

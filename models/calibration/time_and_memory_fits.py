@@ -135,6 +135,7 @@ def solve_time_fit(
     """
     fit = time_fit(profile, observations, posterior, new_fleet=new_fleet)
     estimate = fit.solve()
+    # Without parts, or where people have checked them, nothing can contradict.
     without_parts = [o.without_parts() for o in observations]
     if not new_fleet or without_parts == [*observations]:
         return fit, estimate, []
@@ -157,6 +158,7 @@ def _contradicted_runs(
     distances = _step_time_distances(fit, estimate)
     distances_without = _step_time_distances(fit_without, fit_without.solve())
     tolerated = _by_key_of_run(fit, _CONTRADICTION * fit.prior_noise)
+    # A run that equals itself without parts has none to contradict its step time.
     return {
         o.key
         for o, run_alone in zip(observations, without_parts, strict=True)
@@ -226,6 +228,7 @@ def _memory_targets(o: Observation, new_fleet: bool) -> list[Target]:
     if o.memory_bytes is not None:
         targets.append(_target(o, o.memory_kind, o.memory_bytes))
     if o.memory_bytes is None or new_fleet:
+        # A run that fitted needed at most what the device has, one that did not at least that.
         side: Side = "at_least" if o.out_of_memory else "at_most"
         targets.append(_target(o, "needed", float(o.problem.cluster.usable_bytes), side))
     return targets
@@ -258,6 +261,7 @@ def _with_repeated_bounds_as_one(targets: Sequence[Target]) -> list[Target]:
     total: defaultdict[object, float] = defaultdict(float)
     for bound, target in zip(bounds, targets, strict=True):
         total[bound] += target.weight
+    # Bounds that together weigh less than one run keep their weights.
     return [
         target if bound is None else replace(target, weight=target.weight / max(total[bound], 1.0))
         for bound, target in zip(bounds, targets, strict=True)
