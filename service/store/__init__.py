@@ -137,7 +137,7 @@ def _translated_errors() -> Iterator[None]:
 def _narrow_to_tenant(state: ORMExecuteState) -> None:
     """Narrows every SELECT in a tenant's session to rows of that tenant and shared ones. Statements
     that service.store.prepared executes are not narrowed."""
-    tenant = state.session.info.get(SEEN)
+    tenant = state.session.info.get(SEEN)  # None: the session sees the rows of all tenants
     if tenant is not None and state.is_select:
         state.statement = state.statement.options(
             with_loader_criteria(Owned, lambda kind: kind.tenant == tenant, include_aliases=True),
@@ -245,7 +245,7 @@ class Store:
             return revision(connection)
 
     def state(self) -> str:
-        """Returns "ok", or words on what keeps the database from being used."""
+        """Returns "ok", or words on what keeps the database from being used, for probes."""
         try:
             with _translated_errors(), self._engine.connect() as connection:
                 if not at_head(connection):

@@ -36,7 +36,8 @@ _TABLE = Table.metadata.tables[TenantStorageRow.__tablename__]
 
 
 def size_of(*parts: Part | None) -> int:
-    """Returns the bytes that a row with these texts and documents counts for."""
+    """Returns the bytes that a row with these texts and documents counts for. Its other columns
+    and its entries in indexes count as ROW_BYTES."""
     return ROW_BYTES + sum(map(_bytes_of, parts))
 
 

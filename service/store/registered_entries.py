@@ -56,6 +56,7 @@ class RegisteredEntries(Queries):
         same = (RegisteredEntryRow.name == last.c.name) & (
             RegisteredEntryRow.version == last.c.version
         )
+        # Another kind may have an entry of the same name and version.
         return self._session.scalars(
             select(RegisteredEntryRow).join(last, same).where(RegisteredEntryRow.kind == kind)
         ).all()

@@ -48,7 +48,7 @@ class LeasedItem:
 class SweepQueries(Queries):
     def add(self, sweep: SweepRow) -> None:
         """Stores a sweep with all of its items, which then wait to be computed. The quota counts
-        them at once."""
+        them at once, with room for their results, so that a sweep never stops at it half-way."""
         items_bytes = sweep.total * SWEEP_ITEM_BYTES
         sweep.stored_bytes = items_bytes + size_of(sweep.request, sweep.names)
         count_stored(self._session, self._tenant, sweep.stored_bytes)
