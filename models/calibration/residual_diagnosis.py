@@ -248,7 +248,8 @@ def _by_fault(terms: Mapping[str, Array], excess_s: float) -> dict[str, float]:
     for name, seconds in predicted.items():
         # A fault's log factor has an exponential distribution.
         log_longer = math.log1p(excess_s / seconds)
-        slope = took_s / (seconds + excess_s)  # d log(time of the term) / d log(time of all)
+        # d log(time of the term) / d log(time of all) turns the density of one into the other's.
+        slope = took_s / (seconds + excess_s)
         densities[name] = slope * math.exp(-log_longer / _FAULT_LOG_MEAN) / _FAULT_LOG_MEAN
     return densities
 

@@ -312,5 +312,6 @@ def _mean_positions_seen(limit: float | None, length: float, *, chunked: bool = 
         return length / 2
     if chunked:
         return limit / 2
-    # Positions see `limit` others, but for the first ones: those see limit / 2 on average.
+    # Positions see `limit` others, but for the first `limit` of them: those see limit / 2 on
+    # average, and are the share limit / length of all.
     return limit - limit * limit / (2 * length)

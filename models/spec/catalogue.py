@@ -59,8 +59,8 @@ def architecture(name: str) -> Architecture:
 
 def architecture_shape(name: str) -> dict[str, Any]:
     """Return the arguments of Architecture.from_shape that make a shipped architecture, given its
-    id or an alias. A launch that only names its model is described by them. Raise UnknownName for
-    an unknown name."""
+    id or an alias. They describe the model of a launch that only names it. Raise UnknownName for an
+    unknown name."""
     known = architecture(name).name
     entry = next(
         entry for entry in read_json("models", "data/architectures.json") if entry["id"] == known

@@ -123,7 +123,7 @@ class Layout:
 
     def _check_layers_per_chunk(self) -> None:
         """Raise Invalid where `layers_per_chunk` has not one number of layers for each chunk, or
-        has unequal numbers though `balanced` is false."""
+        has unequal numbers though `balanced` is false, which asks for an equal split."""
         layers = self.layers_per_chunk
         if not layers:
             return
