@@ -74,9 +74,9 @@ class BoundLoss:
         return cls(sign, width, np.clip(sign * distance / width, -limit, limit))
 
     def loss(self) -> Array:
-        """Return 2c log(1 + l / c), with l the logistic loss and c _GROSS_LOSS; shape (targets,).
-        The outer logarithm keeps one misreported run from carrying the fit."""
+        """Return the losses 2c log(1 + l / c), with the logistic losses l; shape (targets,)."""
         logistic = np.logaddexp(0.0, self.violation)
+        # The outer logarithm keeps one misreported run from carrying the fit.
         return np.asarray(2 * _GROSS_LOSS * np.log1p(logistic / _GROSS_LOSS))
 
     def irls_residual(self) -> Array:

@@ -152,8 +152,7 @@ class Problem:
 
     @property
     def pads_products(self) -> bool:
-        """True where compiled code pads every product until the rows of matrices are whole
-        vectors."""
+        """True where compiled code pads products until rows of matrices are whole vectors."""
         return self.stack.pads == "products" and self.launch != "eager"
 
     @property
