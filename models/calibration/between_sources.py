@@ -41,6 +41,7 @@ def between_sources(
     terms without runs, which widen intervals by themselves.
     """
     names = np.array([organisations[target.key] for target in fit.targets])
+    # Each organisation is a fold, which a fit to all others predicts.
     _, folds = np.unique(names, return_inverse=True)
     residuals = fit.value - fit.held_out_predictions(folds, estimate)
     return spread_of_sources(fit, residuals, names, quantities)

@@ -110,6 +110,7 @@ def calibrate(
     memory_estimate = memory.solve()
 
     changed = {**_fitted_terms(time, time_estimate), **_fitted_terms(memory, memory_estimate)}
+    # The profile that a fit begins with also has the offsets of mean zero that it may move.
     before = {**time.profile.by_key, **memory.profile.by_key}
     moved = [
         _term_change(before[key], term)
@@ -134,6 +135,7 @@ def calibrate(
         influences=None if published else influences(time, time_estimate, observations, stored),
     )
     # Cross-validation also estimates how far runs of each kind scatter, and sets it in `fitted`.
+    # An observation without a group is one by itself.
     groups = {o.key: o.group or o.key for o in observations}
     fitted, held_out = cross_validate(profile, fitted, time, time_estimate, groups, of_memory=False)
     fitted, held_out_memory = cross_validate(
@@ -174,6 +176,7 @@ def with_published_terms(profile: Profile, observations: Sequence[Observation]) 
     time, time_estimate, _ = solve_time_fit(profile, observations, known, new_fleet=False)
     memory = memory_fit(profile, observations, known)
     fitted, _ = apply_estimate(profile, memory, memory.solve())
+    # Time comes last, because its estimate sets the profile's residual spread, that of step times.
     return apply_estimate(fitted, time, time_estimate)[0]
 
 
@@ -181,6 +184,7 @@ def apply_estimate(profile: Profile, fit: Fit, estimate: Estimate) -> tuple[Prof
     """Return the profile with the terms of an estimate, and the joint posterior of these terms."""
     stored = _stored_terms(profile, fit.profile.by_key, _fitted_terms(fit, estimate))
     fitted = profile.with_terms(stored, residual_spread=estimate.spread)
+    # No earlier fit has made terms joint, so the posterior has those that these runs informed.
     return fitted, _joint_posterior(fit, estimate, Posterior.independent())
 
 

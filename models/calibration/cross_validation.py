@@ -103,6 +103,7 @@ def cross_validate(
     quantities = MEMORY_QUANTITIES if of_memory else ("step_time",)
     # How much worse unusual runs are predicted is estimated for published step times only.
     if fit.is_new_fleet or of_memory:
+        # None: all weights of the fit count, and the spreads of all kinds are estimated.
         weight, known_spreads = None, None
         if fit.is_new_fleet:  # the fleet's reports leave the spreads of published runs as they are
             weight = weight_without_outliers(fit, estimate)
@@ -159,6 +160,7 @@ def _folds(fit: Fit, groups: Mapping[str, str]) -> Array | None:
         if fit.is_new_fleet:
             folds = {key: number % _MAX_FOLDS for key, number in folds.items()}
     elif len(keys) >= MIN_RUNS_TO_JUDGE:
+        # Consecutive keys, a third of them in each fold.
         folds = {key: i * _MIN_FOLDS // len(keys) for i, key in enumerate(keys)}
     else:
         return None
@@ -171,6 +173,7 @@ def _comparison(
 ) -> ProfileComparison | None:
     """Compare the profile that a fit began with to the held-out predictions, on the runs that
     measured one of these quantities. Return None where these are too few."""
+    # Bounds are no measurements.
     is_measured = np.array([t.quantity in quantities and t.side == "equal" for t in fit.targets])
     if is_measured.sum() < MIN_RUNS_TO_JUDGE:
         return None

@@ -62,6 +62,7 @@ def level_changes_among_kinds(residuals: Array, kinds: Array) -> list[Change]:
         level_of_kind = _levels_of_kinds(residuals - level_of_time, kinds)
         changes = level_changes(residuals - level_of_kind)
         starts = [change.index for change in changes]
+        # For each run the number of changes up to it, which numbers its stretch.
         stretch = np.searchsorted(starts, np.arange(len(residuals)), side="right")
         level_of_time = _group_medians(residuals - level_of_kind, stretch)
     return changes
@@ -109,7 +110,8 @@ def _refined(residuals: Array, splits: list[int], significance: float) -> list[i
 
 
 def _changes_at(residuals: Array, splits: list[int]) -> list[Change]:
-    """Return the change at each split, with the levels of the stretches before and after it."""
+    """Return the change at each split, the index of the first run after it. Its shift is that of
+    the median from the stretch of runs since the split before to the stretch until the next."""
     bounds = [0, *splits, len(residuals)]
     changes = []
     for before, split, after in zip(bounds, splits, bounds[2:], strict=False):
@@ -127,7 +129,7 @@ def _pettitt(residuals: Array) -> tuple[int, float]:
         return 0, 1.0
     rank = _mean_ranks(residuals)
     count = np.arange(1, n)
-    # Twice the distance of the first runs' sum of ranks from its mean if there is no change.
+    # At i, twice the distance of the first i + 1 runs' sum of ranks from its mean without change.
     statistic = np.abs(2 * np.cumsum(rank)[:-1] - count * (n + 1))
     is_allowed = (count >= MIN_RUNS) & (count <= n - MIN_RUNS)
     largest = int(np.argmax(np.where(is_allowed, statistic, -1.0)))
@@ -139,6 +141,7 @@ def _mean_ranks(residuals: Array) -> Array:
     """Return ranks from 1 on; ties share the mean of theirs: [0.5, 0.1, 0.5] has [2.5, 1, 2.5]."""
     _, value_of_run, counts = np.unique(residuals, return_inverse=True, return_counts=True)
     last_rank = np.cumsum(counts)
+    # Tied runs have the `counts` ranks up to last_rank; their mean is (counts - 1) / 2 below it.
     return np.asarray((last_rank - (counts - 1) / 2)[value_of_run])
 
 
@@ -150,6 +153,7 @@ def _nearest_split(residuals: Array, rank_split: int) -> int:
     after = float(np.median(residuals[rank_split:]))
     # The sum of distances to the levels with a split behind each run, up to a constant.
     distance = np.cumsum(np.abs(residuals - before) - np.abs(residuals - after))
+    # distance[i] is that of a split at index i + 1, which leaves MIN_RUNS runs on either side.
     best = MIN_RUNS + int(np.argmin(distance[MIN_RUNS - 1 : len(residuals) - MIN_RUNS]))
     gain = distance[rank_split - 1] - distance[best - 1]
     return best if gain > _CLEAR_GAIN * abs(after - before) else rank_split

@@ -68,6 +68,7 @@ def with_fleet_offsets(profile: Profile, problems: Iterable[Problem]) -> Profile
 def drift_variance(profile: Profile) -> dict[TermKey, float]:
     """Return, by key, the variance that each of the fleet's offsets may have gained since it was
     last learnt, because machines and software change."""
+    # A share of the spread that the offset had before any run, told by data/fleet.json.
     return {
         term.key: (DRIFT_SHARE * spread) ** 2
         for term in profile.terms

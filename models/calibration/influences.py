@@ -40,8 +40,8 @@ def influences(
     fit: Fit, estimate: Estimate, observations: Sequence[Observation], terms: Collection[TermKey]
 ) -> Influences | None:
     """Return the influence of each group of observations on those of `terms` that moved visibly.
-    Groups with the largest shifts come first, and those beyond _MOST_GROUPS are joined. The
-    module's formula holds only for a `fit` without random effects and bounds. Return None for a fit
+    Groups with the largest shifts come first, and those beyond _MOST_GROUPS are joined. Shifts
+    add up to the whole only for a `fit` without random effects and bounds. Return None for a fit
     without targets."""
     measured = {target.key for target in fit.targets}
     groups = _groups([o for o in observations if o.key in measured])
@@ -54,6 +54,7 @@ def influences(
     in_fit = [fit.column[key] for key in terms if key in fit.column]
     columns = [column for column in in_fit if is_visible[column]]
     shifts = shifts[:, columns]
+    # A group is as large as its shifts together, each in spreads of the prior.
     size = np.square(shifts / fit.prior_spread[columns]).sum(axis=1)
     largest_first = np.argsort(-size, kind="stable").tolist()
     by_size = [_influence(groups[i], shifts[i]) for i in largest_first]
@@ -73,9 +74,10 @@ def group_shifts(fit: Fit, estimate: Estimate, groups: Sequence[Collection[str]]
     group_of_key = {key: group for group, keys in enumerate(groups) for key in keys}
     group_of_target = np.array([group_of_key[target.key] for target in fit.targets])
     residual_at_prior = fit.value - linear.at(fit.prior_mean).predicted
-    # S z of the module's docstring, summed over the targets of each group and row.
+    # IRLS weight times residual at the prior, summed over the targets of each group and row.
     pulls = np.zeros((len(groups), len(linear.logs)))
     np.add.at(pulls, (group_of_target, linear.row), estimate.irls_weight * residual_at_prior)
+    # All groups share one normal matrix, so that their shifts add up to the whole shift.
     normal = fit.prior_precision + linear.normal_matrix(estimate.irls_weight)
     return np.asarray(np.linalg.solve(normal, linear.gradients(pulls).T).T)
 
@@ -86,6 +88,7 @@ def joined(groups: Sequence[Influence]) -> Influence:
     latest = sorted((key for group in groups for key in group.latest), reverse=True)
 
     def shared(name: str) -> Any:
+        """Return the value of a field if all groups have the same one; None otherwise."""
         values = {getattr(group, name) for group in groups}
         return values.pop() if len(values) == 1 else None
 

@@ -59,6 +59,7 @@ class Linearisation:
         moved = theta - self.theta
         for block in self.blocks:
             rows, slopes = block.rows, self.slopes[block.rows]
+            # A coefficient moves by the sum of the moves of its terms.
             logs[rows] = self.logs[rows] + slopes @ block.sums(moved, slopes.shape[1])
         return replace(self, theta=theta, logs=logs)
 
@@ -78,7 +79,9 @@ class Linearisation:
         return result
 
     def normal_matrix(self, irls_weight: Array) -> Array:
-        """Return JᵀSJ over all runs, where S holds their IRLS weights; shape (terms, terms)."""
+        """Return JᵀSJ over all runs; shape (terms, terms). J has the slopes of their log
+        predictions in the terms, and S their IRLS weights."""
+        # Runs that share a row have equal slopes, so their weights are added up first.
         weight = np.bincount(self.row, irls_weight, len(self.logs))
         result = np.zeros((len(self.theta),) * 2)
         for block in self.blocks:
@@ -95,5 +98,6 @@ class Linearisation:
         variance = np.empty_like(self.logs)
         for block in self.blocks:
             slopes = self.slopes[block.rows]
+            # The variance of a coefficient is the sum of those of its terms.
             variance[block.rows] = slopes**2 @ block.sums(term_variance, slopes.shape[1])
         return np.asarray(variance[self.row])

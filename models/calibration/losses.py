@@ -41,6 +41,7 @@ def student_t_weight(residual: Array, weight: Array, noise: Array) -> Array:
     """Return the weights of squared residuals. Weighted least squares, repeated with the weights of
     its own residuals, ends at the minimum of the Student-t loss (Lange, Little and Taylor 1989,
     Robust statistical modeling using the t distribution)."""
+    # Small residuals weigh like least squares, by 1 / noise². Large ones weigh by 1 / residual².
     nu = DEGREES_OF_FREEDOM
     return np.asarray(weight * (nu + 1) / (nu + (residual / noise) ** 2) / noise**2)
 
@@ -73,7 +74,9 @@ class BoundLoss:
         return cls(sign, width, np.clip(sign * distance / width, -limit, limit))
 
     def loss(self) -> Array:
+        """Return the losses 2c log(1 + l / c), with the logistic losses l; shape (targets,)."""
         logistic = np.logaddexp(0.0, self.violation)
+        # The outer logarithm keeps one misreported run from carrying the fit.
         return np.asarray(2 * _GROSS_LOSS * np.log1p(logistic / _GROSS_LOSS))
 
     def irls_residual(self) -> Array:
@@ -86,8 +89,8 @@ class BoundLoss:
         return np.asarray(weight * self._damping() * self._majorant() / self.width**2)
 
     def information(self, weight: Array) -> Array:
-        """Return the curvature of the loss, with the factor `_damping` taken as constant. It says
-        how much each target tells of its prediction."""
+        """Return the curvature of the loss, with the factor `_damping`, which weakens gross
+        violations, taken as constant. It says how much each target tells of its prediction."""
         wrong = self._wrong_probability()
         return np.asarray(weight * self._damping() * wrong * (1 - wrong) / self.width**2)
 

@@ -135,6 +135,7 @@ class Batch:
         coefficients = np.repeat(self.coefficients, len(values))
         coefficients.view(np.float64).reshape(len(values), -1)[:, columns] = values
         costs = step_costs_under_each(self.rows, coefficients)
+        # Costs come layout by layout, each under all n sets of values.
         return np.asarray(np.log(self.quantity(costs)).reshape(-1, len(values)))
 
 
@@ -233,8 +234,9 @@ class Fit:
         return batches, blocks
 
     def _batch(self, targets: Sequence[int], block: int, first_row: int) -> Batch:
-        """Return the batch of these targets, which are of one problem and quantity. `first_row` is
-        its first row in the linearisation."""
+        """Return the batch of these targets, which are of one problem and quantity. Targets of one
+        layout share a row. `block` is the index of its block, the batches whose coefficients are
+        sums of the same terms, and `first_row` its first row in the linearisation."""
         row_of_layout: dict[Layout, int] = {}
         row_of_target = [
             row_of_layout.setdefault(self.targets[i].layout, len(row_of_layout)) for i in targets
@@ -261,6 +263,7 @@ class Fit:
         for i in np.unique(self.batch_of_target[selected]).tolist():
             batch = self.batches[i]  # the layouts of one problem, predicted in one call
             values = self._natural(self._unbounded(batch.block, theta))
+            # One set of coefficients, so one column of predictions.
             logs = batch.log_predictions(self.in_record, values[None])[:, 0]
             result[batch.targets] = logs[batch.row_of_target]
         return np.where(selected, result, np.nan)
@@ -295,6 +298,7 @@ class Fit:
         (2n + 1, n)."""
         n = len(unbounded)
         values = np.tile(self._natural(unbounded), (2 * n + 1, 1))
+        # Row i has coefficient i shifted up, row n + i has it shifted down; the last has none.
         np.fill_diagonal(values, self._natural(unbounded + _DIFFERENCE))
         np.fill_diagonal(values[n:], self._natural(unbounded - _DIFFERENCE))
         return values
@@ -456,7 +460,7 @@ class Fit:
         """Return twice the negative log posterior, up to a constant."""
         effect = self._random_effect(linear.predicted, weight, noise)
         data = student_t_loss(self.residual(linear.predicted + effect), noise)
-        if self.is_new_fleet:
+        if self.is_new_fleet:  # there bounds have a logistic loss, elsewhere a one-sided Student-t
             bounds = self._bound_loss(linear.predicted, noise).loss()
             data = np.where(self.sign == 0, data, bounds)
         away = linear.theta - self.prior_mean
@@ -471,6 +475,7 @@ class Fit:
         of noise."""
         is_value = (weight > 0) & (self.sign == 0)
         relative = residual / self.prior_noise
+        # 1.0: as if further runs had scattered just as expected.
         common_factor = _pooled_spread(relative[is_value], weight[is_value], 1.0)
         factor = np.full(len(residual), common_factor)
         for source in np.unique(self.source[is_value]):
@@ -491,6 +496,7 @@ class Fit:
         common_noise, noise = self._estimated_noise(residual, weight)
         information = self._information(linear.predicted + effect, weight, noise)
         normal = self.prior_precision + self._normal_matrix(linear, information)
+        # A fit without targets keeps the spread of residuals that the profile has.
         spread = float(np.median(common_noise)) if len(residual) else self.profile.residual_spread
         covariance = np.linalg.inv(normal)
         return Estimate(linear, covariance, spread, common_noise, noise, irls_weight)
@@ -512,6 +518,7 @@ def _pooled_spread(residual: Array, weight: Array, prior: float) -> float:
     order = np.argsort(away, kind="stable")
     runs = float(weight.sum())
     middle = order[np.searchsorted(np.cumsum(weight[order]), runs / 2)]
+    # A normal distribution has 1.48 times its median absolute deviation as standard deviation.
     spread = _SPREAD_OVER_MEDIAN * float(away[middle])
     pooled = runs * spread**2 + _NOISE_POOLING_RUNS * prior**2
     return float(np.sqrt(pooled / (runs + _NOISE_POOLING_RUNS)))

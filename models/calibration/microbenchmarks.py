@@ -98,7 +98,8 @@ def gemm_seconds(timings: GemmTimings, coefficients: Coefficients) -> Array:
 
 def published_collective_seconds(timings: CollectiveTimings, published: Coefficients) -> Array:
     """Return the seconds that published machines take for each size, to show beside measured ones.
-    They are NaN where no benchmark was published, and for sizes between small and large."""
+    They are NaN where no benchmark was published, and for sizes between small and large, which
+    tell neither latency nor bandwidth alone."""
     ratio = np.full(len(timings.sizes), np.nan)
     ratio[timings.sizes <= SMALL_BYTES] = _published_ratio(timings, "small", otherwise=np.nan)
     ratio[timings.sizes >= LARGE_BYTES] = _published_ratio(timings, "large", otherwise=np.nan)
@@ -146,7 +147,8 @@ def _spans_domains(timings: CollectiveTimings) -> bool:
 
 def _published_ratio(timings: CollectiveTimings, size: Size, otherwise: float = 1.0) -> float:
     """Return the ratio of published seconds of the operation to the model's, for this generation,
-    extent and size; `otherwise` where none was published."""
+    extent and size; `otherwise` where none was published. By default that is 1, which compares with
+    the model itself."""
     extent = "several domains" if _spans_domains(timings) else "one domain"
     by_generation = published_benchmarks().get(timings.operation, {})
     by_extent = by_generation.get(timings.problem.cluster.chip.generation, {})
@@ -171,6 +173,7 @@ def _gemm_offset(name: str, timings: Sequence[GemmTimings], published: Coefficie
     """Return the offset of the coefficient `name` that explains these products best."""
 
     def seconds(coefficients: Coefficients) -> Array:
+        """Return the model's seconds for all products, of whatever number format."""
         return np.concatenate([gemm_seconds(products, coefficients) for products in timings])
 
     measured = np.concatenate([products.seconds for products in timings])
@@ -194,13 +197,15 @@ def _solve_offset(
     high = _SEARCH_RANGE if is_time else max(to_unbounded(name, _BEST_RATE) - centre, 0.0)
 
     def seconds_at(offset: float) -> Array:
+        """Return the model's seconds with this offset, added on the unbounded scale."""
         return seconds(replace(published, **{name: to_natural(name, centre + offset)}))
 
     def is_slower(offset: float, limit: Array) -> bool:
         """Return whether the model with this offset takes longer than `limit`, in the median."""
         return float(np.median(np.log(seconds_at(offset) / limit))) > 0
 
-    # Even the best rate takes longer than measured: solve for the time at that rate instead.
+    # Even the best rate takes longer than measured: solve for the time at that rate instead, but
+    # 1% longer (_AS_FAST), so that of the offsets which all give it the nearest to zero is found.
     if not is_time and is_slower(high, measured / _AS_FAST):
         measured = seconds_at(high) * _AS_FAST
         low = 0.0
@@ -223,6 +228,7 @@ def remaining_slowdown(
     # With the offsets, coefficients are those of this machine and not of published ones.
     coefficients = replace(published, **coefficients_with_offsets(published, offsets))
     if isinstance(timings, CollectiveTimings):
+        # As for the offsets, published seconds, where there are some, stand for the model's.
         is_large = timings.sizes >= LARGE_BYTES
         seconds = collective_seconds(timings, coefficients) * _published_ratio(timings, "large")
     else:

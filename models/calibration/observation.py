@@ -33,8 +33,8 @@ class Observation:
     Keys sort by time. `weight` is the number of runs that the observation counts for. Runs of one
     `source` share a level of noise. Runs of one `group` are alike (one model on one chip and
     stack), and cross-validation holds them out together. `organisation` is who ran a published run.
-    Published runs of one
-    `effect_group` may all be off alike: those of one sparse model by one organisation.
+    Published runs of one `effect_group`, one sparse model by one organisation, may all be off
+    alike.
     """
 
     key: str

@@ -29,14 +29,16 @@ class RandomEffects:
     spread: Array
 
     def means(self, residual: Array, irls_weight: Array) -> Array:
-        """Return the posterior mean of the effect of each run's group; shape (runs,)."""
+        """Return the posterior mean of the effect of each run's group, Σ S r / (Σ S + σ⁻²) with
+        residuals r and IRLS weights S of the group's runs; shape (runs,)."""
         sums = np.bincount(self.group, irls_weight * residual, len(self.spread))
         return np.asarray((sums * self._variances(irls_weight))[self.group])
 
     def lost_information(self, linear: Linearisation, irls_weight: Array) -> Array:
-        """Return the information that unknown effects take off the normal matrix JᵀSJ; shape
-        (terms, terms)."""
+        """Return what unknown effects take off the normal matrix JᵀSJ: (Σ S J)ᵀ (Σ S J) / (Σ S +
+        σ⁻²), summed over groups, with sums Σ over a group's runs; shape (terms, terms)."""
         is_uncertain = self.spread > 0
+        # Groups without an effect lose nothing: the others are numbered without gaps.
         index_among_uncertain = np.cumsum(is_uncertain) - 1
         has_effect = is_uncertain[self.group]
         # The IRLS weights S of the runs of each group, by row of the linearisation.
@@ -49,13 +51,15 @@ class RandomEffects:
     def loss(self, effect: Array) -> float:
         """Return -2 log of the prior density of the effects, up to a constant. `effect` (runs,) is
         the effect of each run's group."""
+        # `first` is one run of each group: all runs of a group have its effect.
         groups, first = np.unique(self.group, return_index=True)
         spread = self.spread[groups]
         has_effect = spread > 0
         return float(((effect[first][has_effect] / spread[has_effect]) ** 2).sum())
 
     def _variances(self, irls_weight: Array) -> Array:
-        """Return the posterior variance 1 / (Σ S + σ⁻²) of each effect; shape (groups,)."""
+        """Return the posterior variance 1 / (Σ S + σ⁻²) of each effect, with the IRLS weights S of
+        the group's runs and the effect's prior variance σ²; shape (groups,)."""
         variance = self.spread**2
         precision = np.bincount(self.group, irls_weight, len(self.spread))
         # Numerator and denominator are multiplied with σ², which may be 0.

@@ -120,6 +120,7 @@ class TermDraws:
         }
         for draw in draws.values():
             draw[0] = 0.0  # the prediction itself
+        # The same layout, once for each draw.
         repeated = Layouts.of([layout]).take(np.zeros(_DRAWS, dtype=np.int64))
         coefficients = known.coefficients(problem.scopes, draws)
         return cls(predict(problem, repeated, coefficients).time)
@@ -141,6 +142,7 @@ class TermDraws:
             unmeasured = {
                 name: seconds for name, seconds in self.terms.items() if name not in COMMUNICATION
             }
+            # Draw 0 of every term is its prediction.
             excess = exposed - float(exposed_s(communication)[0])
             term = _likeliest(communication, excess).term
             parts.append(MeasuredPart("exposed communication", excess, term))
@@ -148,6 +150,7 @@ class TermDraws:
             # The exposed communication, where measured, includes its own share of the imbalance.
             excess = sum(imbalance[term] for term in unmeasured)
             parts.append(MeasuredPart("expert imbalance", excess))
+        # Index 0: the first draw, which is the prediction.
         gap = step_time_s - float(total(self.terms.values())[0])
         rest = gap - sum(part.excess_s for part in parts)
         diagnosis = Diagnosis(gap, tuple(parts), rest, None)
@@ -181,6 +184,7 @@ def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:
     def shares(term: str) -> tuple[float, float]:
         """Return two posterior probabilities: that the term is off because coefficients are, and
         that it has a fault."""
+        # Bayes' rule: prior times likelihood, over the evidence.
         spread = (1 - _FAULT_SHARE) * by_spread.density * by_spread.differs_most[term]
         return spread / evidence, prior * fault_densities.get(term, 0.0) / evidence
 
@@ -221,6 +225,7 @@ def _by_spread(terms: Mapping[str, Array], excess_s: float) -> _BySpread:
     # In each draw, the term that differs most is the one with the largest excess in the direction
     # of the gap.
     sign = 1 if excess_s > 0 else -1
+    # seconds[0], draw 0, is the prediction.
     by_draw = np.array([sign * (seconds - seconds[0]) for seconds in terms.values()])
     row_of_most = by_draw.argmax(axis=0)
     return _BySpread(
@@ -234,6 +239,7 @@ def _by_fault(terms: Mapping[str, Array], excess_s: float) -> dict[str, float]:
     """Return, by term, how well a fault in that term explains the time: the density of the log of
     all terms' time. It is 0 for times that are not longer, because no fault makes a term faster.
     Terms that are predicted to take no time are left out."""
+    # Draw 0 is the prediction.
     predicted = {name: float(seconds[0]) for name, seconds in terms.items() if seconds[0] > 0}
     if excess_s <= 0:
         return dict.fromkeys(predicted, 0.0)
@@ -242,7 +248,8 @@ def _by_fault(terms: Mapping[str, Array], excess_s: float) -> dict[str, float]:
     for name, seconds in predicted.items():
         # A fault's log factor has an exponential distribution.
         log_longer = math.log1p(excess_s / seconds)
-        slope = took_s / (seconds + excess_s)  # d log(time of the term) / d log(time of all)
+        # d log(time of the term) / d log(time of all) turns the density of one into the other's.
+        slope = took_s / (seconds + excess_s)
         densities[name] = slope * math.exp(-log_longer / _FAULT_LOG_MEAN) / _FAULT_LOG_MEAN
     return densities
 
@@ -250,6 +257,7 @@ def _by_fault(terms: Mapping[str, Array], excess_s: float) -> dict[str, float]:
 def _undescribed(terms: Mapping[str, Array], excess_s: float) -> float:
     """Return how well a cause that no term describes explains the time: the density of the log of
     all terms' time, a Laplace distribution that makes faster as likely as slower."""
+    # Draw 0 of each term is its prediction.
     together = max(float(total(terms.values())[0]), _LEAST_S)
     distance = abs(math.log(_took_s(terms, excess_s) / together))
     return math.exp(-distance / _FAULT_LOG_MEAN) / (2 * _FAULT_LOG_MEAN)
@@ -274,6 +282,7 @@ def imbalance_excess_s(
     layouts = Layouts.of([layout])
     predicted = predict(problem, layouts, known).time
     unbalanced = predict(problem, layouts, replace(known, imbalance=measured)).time
+    # [0]: each term has one value for each layout, of which there is one.
     return {term: float(unbalanced[term][0] - predicted[term][0]) for term in predicted}
 
 

@@ -155,7 +155,7 @@ def lies_outside_others(fit: Fit, labels: Array) -> Array:
             group = of_generation & has_label
             relatives = of_generation & ~has_label
             others = values[relatives] if relatives.any() else values[~has_label]
-            if len(others):
+            if len(others):  # where all targets have this label, none lies outside
                 above_least = values[group] >= others.min(axis=0)
                 below_most = values[group] <= others.max(axis=0)
                 outside[group] = ~(above_least & below_most).all(axis=1)
@@ -196,7 +196,7 @@ def unidentified_variance(fit: Fit, estimate: Estimate) -> Array:
 
 
 def _distance_of_80_percent(distance: Array, weight: Array) -> float:
-    """Return the distance within which 80% of the weight lies."""
+    """Return the distance within which 80% of the weight lies. Outliers beyond do not move it."""
     order = np.argsort(distance)
     share = np.cumsum(weight[order]) / weight.sum()
     return float(distance[order][np.searchsorted(share, 0.8)])

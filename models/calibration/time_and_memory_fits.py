@@ -68,7 +68,7 @@ def time_fit(
     """Return the fit of step times and of measured parts of them. With `new_fleet`, the runs are of
     machines that the profile may not have seen."""
     targets = [target for o in _by_key(observations) for target in _time_targets(o)]
-    noise, inflation = None, 1.0
+    noise, inflation = None, 1.0  # published runs: noise is estimated from residuals
     if new_fleet:
         # Sparse and dense runs scatter differently, and so are two sources of noise.
         targets = [replace(t, source=f"{t.source}/{t.problem.density}") for t in targets]
@@ -103,7 +103,7 @@ def memory_fit(
     have fitted.
     """
     targets = [target for o in _by_key(observations) for target in _memory_targets(o, new_fleet)]
-    noise, inflation = None, 1.0
+    noise, inflation = None, 1.0  # published runs: noise is estimated from residuals
     if new_fleet:
         # Scopes go from the widest on. The first two are all published runs, and those that are
         # sparse or dense like this one; narrower scopes say less of machines that nobody has seen.
@@ -135,6 +135,7 @@ def solve_time_fit(
     """
     fit = time_fit(profile, observations, posterior, new_fleet=new_fleet)
     estimate = fit.solve()
+    # Without parts, or where people have checked them, nothing can contradict.
     without_parts = [o.without_parts() for o in observations]
     if not new_fleet or without_parts == [*observations]:
         return fit, estimate, []
@@ -157,6 +158,7 @@ def _contradicted_runs(
     distances = _step_time_distances(fit, estimate)
     distances_without = _step_time_distances(fit_without, fit_without.solve())
     tolerated = _by_key_of_run(fit, _CONTRADICTION * fit.prior_noise)
+    # A run that equals itself without parts has none to contradict its step time.
     return {
         o.key
         for o, run_alone in zip(observations, without_parts, strict=True)
@@ -185,6 +187,7 @@ def step_time_noise(profile: Profile, problem: Problem) -> float:
     are equally sparse or dense. Narrower kinds say less of other machines, since a stack's runs are
     mostly those of the organisation that wrote it. The random effect of a sparse model is taken
     off, down to half of the spread, because a fleet has offsets for it."""
+    # The two widest kinds: all runs, and those that are sparse or dense like this one.
     spread = profile.neighbourhood(problem.neighbourhood_scopes[:2]).spread
     if not problem.architecture.is_moe:
         return spread
@@ -210,6 +213,7 @@ def _time_targets(o: Observation) -> list[Target]:
     targets = [] if o.step_time_s is None else [_target(o, "step_time", o.step_time_s)]
     exposed = {} if o.exposed_s is None else {"exposed": o.exposed_s}
     for name, value in [*exposed.items(), *sorted(o.coefficients.items())]:
+        # A source of its own gives each kind of part a level of noise of its own.
         targets.append(replace(_target(o, name, value), source=f"{o.source}/{name}"))
     return targets
 
@@ -224,6 +228,7 @@ def _memory_targets(o: Observation, new_fleet: bool) -> list[Target]:
     if o.memory_bytes is not None:
         targets.append(_target(o, o.memory_kind, o.memory_bytes))
     if o.memory_bytes is None or new_fleet:
+        # A run that fitted needed at most what the device has, one that did not at least that.
         side: Side = "at_least" if o.out_of_memory else "at_most"
         targets.append(_target(o, "needed", float(o.problem.cluster.usable_bytes), side))
     return targets
@@ -256,6 +261,7 @@ def _with_repeated_bounds_as_one(targets: Sequence[Target]) -> list[Target]:
     total: defaultdict[object, float] = defaultdict(float)
     for bound, target in zip(bounds, targets, strict=True):
         total[bound] += target.weight
+    # Bounds that together weigh less than one run keep their weights.
     return [
         target if bound is None else replace(target, weight=target.weight / max(total[bound], 1.0))
         for bound, target in zip(bounds, targets, strict=True)

@@ -110,7 +110,7 @@ class Lora:
     ) -> Iterator[Projection]:
         """Yield the matrix itself if `self.modules` is empty, because every matrix then has an
         adapter. Otherwise yield each of the matrix's `modules` that is named there, with an equal
-        share of the outputs."""
+        share of the outputs: "kv" becomes "k_proj" and "v_proj"."""
         if not self.modules:
             yield matrix
         for module in modules:

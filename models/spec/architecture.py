@@ -150,6 +150,7 @@ class Architecture:
                 inactive += count * unvisited * moe.expert.parameters(moe.token_size(h))
         embedding = (self.vocab_size + self.learned_positions) * h
         lm_head = 0 if self.tie_word_embeddings else self.head_outputs * h
+        # A tied head shares the matrix of the embedding, but its bias is its own.
         lm_head += self.head_outputs if self.lm_head_bias else 0
         total = body + embedding + lm_head + h * (self.final_norm_weight + self.final_norm_bias)
         streams = self.residual_streams
@@ -223,6 +224,7 @@ class Architecture:
         if chunked_attention and sliding_window is None:
             rule = "needs sliding_window, the length of a chunk"
             raise Invalid("chunked_attention", chunked_attention, rule)
+        # Layers between those of full attention. Without a window they are the same.
         local = replace(full, sliding_window=sliding_window, chunked_attention=chunked_attention)
         dense = Mlp(intermediate_size=intermediate_size, gated=gated_mlp)
         parallel = num_norms == 1 if parallel_blocks is None else parallel_blocks
@@ -280,13 +282,14 @@ class MoeShape:
     groups_per_token: int | None = None
 
     def is_sparse(self, index: int) -> bool:
-        """Say whether the layer with this index, counted from 0, is sparse."""
+        """Say whether the layer with this index, counted from 0, is sparse: behind the first dense
+        layers, it is the last of every `moe_layer_freq`."""
         return index >= self.first_k_dense and (index + 1) % self.moe_layer_freq == 0
 
     def feed_forward(self, gated: bool) -> Moe:
         """Return the feed-forward network of a sparse layer."""
         shared = self.shared_expert_intermediate_size
-        if shared is None:
+        if shared is None:  # all shared experts count as one, as wide as they are together
             shared = self.num_shared_experts * self.moe_intermediate_size
         return Moe(
             num_experts=self.num_experts,

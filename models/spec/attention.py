@@ -79,7 +79,7 @@ class Indexer:
             return []
         heads = self.num_heads * self.head_dim
         projections = [Projection("index_q", query_size, heads, "whole")]
-        if compression is None:
+        if compression is None:  # its keys have one head, which all heads of queries score
             projections.append(Projection("index_k", hidden_size, self.head_dim, "whole"))
         else:
             projections += [
@@ -176,6 +176,7 @@ class Attention:
         if self.compression:
             matrices += self.compression.projections(hidden_size, self.head_dim)
         if self.indexer:
+            # Queries of the indexer are made from the latent of queries, if there is one.
             query_size = self.q_lora_rank or hidden_size
             matrices += self.indexer.projections(hidden_size, query_size, self.compression)
         return matrices
@@ -186,6 +187,7 @@ class Attention:
         if self.q_lora_rank is None:
             return [Projection("q", hidden_size, q_dim, "columns", fused=True)]
         return [
+            # Every tensor-parallel rank has the projection to the latent whole.
             Projection("q_down", hidden_size, self.q_lora_rank, "whole"),
             Projection("q_up", self.q_lora_rank, q_dim, "columns"),
         ]
@@ -200,6 +202,7 @@ class Attention:
             self.head_dim - self.qk_rope_head_dim + self.v_head_dim
         )
         return [
+            # Every tensor-parallel rank has the projection to the latent whole.
             Projection("kv_down", hidden_size, rank + self.qk_rope_head_dim, "whole"),
             Projection("kv_up", rank, nope_and_value, "columns"),
         ]
@@ -242,6 +245,7 @@ class Attention:
         """The parameters of norms on queries and keys."""
         total = self.head_dim if self.kv_norm else 0
         if self.qk_norm:
+            # Unless every head has a weight of its own, queries share one and keys another.
             norms = (
                 self.num_attention_heads + self.num_key_value_heads if self.qk_norm_all_heads else 2
             )
@@ -269,6 +273,7 @@ class Attention:
         """
         if not self.causal:
             return min(self.sliding_window or seq_len, seq_len)
+        # Window and indexer each cap the keys of a query; `most` is None where neither does.
         if self.compression is None:
             most = min(filter(None, (self.sliding_window, self._indexer_top_k)), default=None)
             return _mean_positions_seen(most, seq_len, chunked=self.chunked_attention)
@@ -307,5 +312,6 @@ def _mean_positions_seen(limit: float | None, length: float, *, chunked: bool = 
         return length / 2
     if chunked:
         return limit / 2
-    # Positions see `limit` others, but for the first ones: those see limit / 2 on average.
+    # Positions see `limit` others, but for the first `limit` of them: those see limit / 2 on
+    # average, and are the share limit / length of all.
     return limit - limit * limit / (2 * length)

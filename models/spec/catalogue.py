@@ -59,8 +59,8 @@ def architecture(name: str) -> Architecture:
 
 def architecture_shape(name: str) -> dict[str, Any]:
     """Return the arguments of Architecture.from_shape that make a shipped architecture, given its
-    id or an alias. A launch that only names its model is described by them. Raise UnknownName for
-    an unknown name."""
+    id or an alias. They describe the model of a launch that only names it. Raise UnknownName for an
+    unknown name."""
     known = architecture(name).name
     entry = next(
         entry for entry in read_json("models", "data/architectures.json") if entry["id"] == known
@@ -114,6 +114,7 @@ def stacks() -> Mapping[str, Stack]:
     entries = {entry["id"]: entry for entry in read_json("models", "data/stacks.json")}
 
     def stack_from(entry: Mapping[str, Any]) -> Stack:
+        # An own field stands in for that of the stack that this one is `like`.
         fields = {**entries.get(entry.get("like", ""), {}), **entry}
         return Stack(**{name: as_tuples(value) for name, value in fields.items()})
 
@@ -256,6 +257,7 @@ def chip_from(entry: Mapping[str, Any]) -> Chip:
     if not levels and torus is None:
         raise Invalid("chip", entry["id"], "needs a scale-up domain or a scale-out bandwidth")
     source = "; ".join(entry.get("sources", ()))
+    # The fabric that a chip brings with it has the id of the chip.
     fabric = Fabric(id=entry["id"], levels=tuple(levels), torus=torus, source=source)
     return from_json(Chip, {**entry, "fabric": fabric})
 
@@ -290,6 +292,7 @@ def _fabric_from(entry: Mapping[str, Any]) -> Fabric:
                 name=level["name"],
                 gb_s_per_chip=level["gb_s_per_chip"],
                 size=level["size"],
+                # Beside a torus, a level may say itself that it scales up: it then joins slices.
                 scale="up" if is_domain else level.get("scale", "out"),
                 peer_gb_s=level.get("peer_gb_s", peer_gb_s),
             )

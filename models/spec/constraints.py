@@ -90,6 +90,7 @@ class Constraints:
         if 0 not in layers and "full" not in recompute:
             rule = f'go with recompute "full"; constraints.recompute allows {", ".join(recompute)}'
             raise Invalid("constraints.recompute_layers", layers, rule)
+        # A number of layers goes with full recompute only, so modules need 0 to be allowed.
         if modules and ("selective" not in recompute or 0 not in layers):
             rule = (
                 'go with recompute "selective", which the other constraints on recompute rule out'

@@ -52,16 +52,19 @@ class DeviceOrders:
 
     @cached_property
     def distinct_fillings(self) -> Array:
-        """The fillings that join devices differently, as rows of (order of the dims, block). Those
-        with one number in `kinds` are alike; the one with the smallest block stands for them."""
+        """The ways to number the torus that join devices differently, as rows of (order of the
+        dims, side of the blocks). Those with one number in `kinds` are alike; the one with the
+        smallest block stands for them."""
         return self.fillings_with_blocks(TORUS_BLOCKS)
 
     def fillings_with_blocks(self, blocks: Collection[int]) -> Array:
-        """Return the distinct fillings with blocks of these sides, as rows of (order of the dims,
-        block). Of fillings that join devices alike, the one with the smallest block is returned."""
+        """Return the distinct fillings (ways to number the torus) with blocks of these sides, as
+        rows of (order of the dims, block). Of fillings that join devices alike, the one with the
+        smallest block is returned."""
         rows = np.flatnonzero(np.isin(self.fillings[:, 1], list(blocks)))
         # The filling with the smallest blocks is the simplest, and stands for all that are alike.
         rows = rows[np.argsort(self.fillings[rows, 1], kind="stable")]
+        # Equal `kinds` are alike: the first row of each has the smallest block.
         _, first = np.unique(self.kinds[rows], return_index=True)
         return np.asarray(self.fillings[rows[np.sort(first)]])
 
@@ -79,6 +82,7 @@ def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]
     """
     dim_of = {name: dim for name, dim, _ in rings}  # "x" -> the position of that dim
     closes = {dim: wraps for _, dim, wraps in rings}
+    # Domains of 4, 16 and 64 devices: each dim joins 4 of the next smaller domain.
     lengths = [domain // inside for domain, inside in zip(domains, [1, *domains], strict=False)]
     steps = list[list[Step]]()
     fillings = list[tuple[int, int]]()
@@ -99,6 +103,7 @@ def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]
                 signatures.append(
                     tuple((lengths[dim], number, closes.get(dim, False)) for dim, number in joining)
                 )
+    # (fillings, steps, 3) is split into three arrays (fillings, steps).
     dims, numbers, strides = np.moveaxis(np.array(steps, dtype=np.int64), 2, 0)
     kind_of = {signature: i for i, signature in enumerate(dict.fromkeys(signatures))}
     return DeviceOrders(
@@ -119,8 +124,8 @@ def _steps(lengths: Sequence[int], torus_dims: Sequence[int], block: int) -> Ite
     the place of the innermost: first within a block of side `block`, then from block to block."""
     for dim, length in enumerate(lengths):
         if dim not in torus_dims:
-            yield dim, length, 1
-        elif dim == min(torus_dims):
+            yield dim, length, 1  # a level of switched links
+        elif dim == min(torus_dims):  # the innermost stands for all of them
             sides = {torus_dim: min(block, lengths[torus_dim]) for torus_dim in torus_dims}
             for torus_dim, side in sides.items():
                 yield torus_dim, side, 1

@@ -69,7 +69,8 @@ class Encoder:
 
     @property
     def num_attention_heads(self) -> int:
-        """The number of heads, which is that of the first layer."""
+        """The number of heads, which is that of the first layer. Tensor parallelism cuts the
+        encoder only where it divides this number, and so cuts none without attention."""
         attention = self.layers[0].attention
         return attention.num_attention_heads if attention else 1
 

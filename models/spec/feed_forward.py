@@ -25,7 +25,7 @@ class Mlp:
     def parameters(self, hidden_size: int) -> int:
         # The down projection puts out a token; up, and gate if there is one, the intermediate size.
         bias = hidden_size + (self.matrices - 1) * self.intermediate_size if self.bias else 0
-        activation = 2 if self.learned_activation else 0
+        activation = 2 if self.learned_activation else 0  # the two parameters of xIELU
         return self.matrices * hidden_size * self.intermediate_size + bias + activation
 
 
@@ -103,6 +103,7 @@ class Moe:
         total += self.token_size(hidden_size) if self.latent_norm else 0
         total += self.num_experts if self.router_bias else 0
         total += self.num_experts if self.selection_bias_is_parameter else 0
+        # A scale for each element of the router's input, and one for each expert's output.
         total += hidden_size + self.num_experts if self.router_scales else 0
         total += hidden_size if self.shared_gate else 0
         return total + (self.shared.parameters(hidden_size) if self.shared else 0)

@@ -85,6 +85,7 @@ def head_forward_flops(
     head = 2 * h * architecture.head_outputs
     modules = architecture.mtp_layers if mtp else 0
     last = layer_forward_flops(architecture.layers[-1], h, seq_len, count)
+    # 4 h²: two FLOPs for each of the 2h x h weights of the projection.
     return head + modules * (last + 4 * h * h + head)
 
 
@@ -108,6 +109,7 @@ def tower_forward_flops(encoder: Encoder, count: AttentionCount = "causal") -> f
     images of one sequence."""
     hidden, length = encoder.hidden_size, encoder.patches_per_image
     layers = sum(layer_forward_flops(layer, hidden, length, count) for layer in encoder.layers)
+    # A patch is embedded by one matrix product, of its elements with `hidden` outputs.
     embedding = 2 * encoder.patch_elements * hidden
     return encoder.patches_per_sequence * (layers + embedding)
 
@@ -144,7 +146,8 @@ def model_flops(
     forward = forward_flops_per_token(architecture, length, count, mtp=mtp)
     per_token = 3 * forward
     if workload.lora:
-        # Adapters freeze all weights. Attention itself ("none" leaves it out) has no weights.
+        # Adapters freeze all weights, which saves the pass of weight gradients. Attention itself
+        # ("none" leaves it out) has no weights, and keeps its three passes.
         per_token -= forward_flops_per_token(architecture, length, "none", mtp=mtp)
     elif workload.trained:
         per_token -= _frozen_flops(architecture, length, count)
@@ -181,8 +184,8 @@ def step_time_from_throughput(
     recompute_counted: bool = False,
     mtp: bool = True,
 ) -> float:
-    """Return the step time in seconds behind a published FLOP/s per chip, in the convention of the
-    source.
+    """Return the step time in seconds behind a published FLOP/s per chip, with FLOPs counted as the
+    source counts them (`count`, `mtp`).
 
     Where the source counted recompute, a step has four forward passes' worth of FLOPs instead of
     three.

@@ -86,6 +86,7 @@ class Torus:
         unit = self._common_divisor(num_chips)
         if num_chips > self.max_chips or num_chips % unit**self.ndim:
             return None
+        # Sides in rising order only: a permutation of a shape is the same slice.
         in_units = _ordered_factors(num_chips // unit**self.ndim, self.ndim)
         shapes = [tuple(unit * n for n in shape) for shape in in_units]
         slices = filter(self.is_slice, shapes)
@@ -257,7 +258,8 @@ class Cluster:
     @property
     def fills_fabric(self) -> bool:
         """True where the fabric has a limited size, of which the job leaves less than a node free.
-        It then cannot replace a node in trouble by another."""
+        It then cannot replace a node in trouble by another, and every step waits for that
+        node (models.cost.overlap)."""
         levels = self.fabric.levels
         largest = levels[-1].size if levels else None
         # The innermost level is a node.
@@ -434,7 +436,7 @@ class Cluster:
             self,
             num_chips=num_chips,
             torus_shape=shape,
-            chips_per_domain=per_domain and min(per_domain, num_chips),
+            chips_per_domain=per_domain and min(per_domain, num_chips),  # None stays None
         )
 
     @cached_property
@@ -453,7 +455,7 @@ class Cluster:
 
     @property
     def scale_up_domain(self) -> int:
-        """The number of devices that scale-up links join."""
+        """The number of devices that scale-up links join; 1 where none are joined by them."""
         return max((dim.domain for dim in self.dims if dim.scale == "up"), default=1)
 
     @property
@@ -470,6 +472,7 @@ class Cluster:
         but the last are full.
         """
         n = self.num_chips
+        # A fabric without a switched domain of limited size counts as one domain.
         size = min(self.fabric.domain or n, n)
         if self.chips_per_domain is not None:
             if not 1 <= self.chips_per_domain <= size:
@@ -491,7 +494,7 @@ def _merge_dims(dims: list[Dim], n: int) -> tuple[Dim, ...]:
     merged: list[Dim] = []
     joined = 1  # devices that the dims so far join
     for dim in dims:
-        if dim.domain <= joined or joined >= n:
+        if dim.domain <= joined or joined >= n:  # it adds no device, or the job needs none more
             continue
         # Levels with links between peers stay apart: their rate depends on the members of a group.
         may_merge = dim.kind == "switch" and dim.peer_gb_s is None

@@ -33,8 +33,8 @@ def cached_by_identity(size: int, objects: int = 1) -> Callable[[Callable[P, R]]
     are equal. The decorated function takes positional arguments only."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        # lru_cache hashes and compares its arguments, so it gets objects wrapped in keys by
-        # identity.
+        # lru_cache hashes and compares its arguments, which is slow for large objects. So it gets
+        # the first `objects` of them wrapped in keys that compare by identity.
         untyped: Callable[..., R] = function
 
         @lru_cache(maxsize=size)

@@ -116,7 +116,7 @@ class Layer:
         outside: list[tuple[int, int]] = []
         for matrix in self.projections(hidden_size):
             block = (matrix.n_in // matrix.groups, matrix.n_out // matrix.groups)
-            outside += [block] * matrix.groups
+            outside += [block] * matrix.groups  # each block is orthogonalised by itself
         if self.dense:
             outside += [(hidden_size, self.dense.intermediate_size)] * self.dense.matrices
         # All matrices of experts have the same sides, so one gives their FLOPs per parameter.

@@ -123,7 +123,7 @@ class Layout:
 
     def _check_layers_per_chunk(self) -> None:
         """Raise Invalid where `layers_per_chunk` has not one number of layers for each chunk, or
-        has unequal numbers though `balanced` is false."""
+        has unequal numbers though `balanced` is false, which asks for an equal split."""
         layers = self.layers_per_chunk
         if not layers:
             return
@@ -168,6 +168,7 @@ class Layout:
         for name in ("offload_activations", "offload_optimizer"):
             if getattr(self, name):
                 parts.append(name)
+        # Where axes of one rank stand makes no difference; AXES is the plainest order.
         order = self._active_axes(self.placement)
         if order != self._active_axes(AXES):
             parts.append(f"placement={'<'.join(order)}")
@@ -264,6 +265,7 @@ class Layouts(Columns):
             value = getattr(self, field.name)[index].item()
             values[field.name] = _NAMES[field.name][value] if field.name in _NAMES else value
         values["recompute"], values["recompute_modules"] = decode_policy(values["recompute"])
+        # Each character has the number of layers plus 1 as its code point (Layouts.of).
         characters = values["layers_per_chunk"]
         values["layers_per_chunk"] = tuple(ord(character) - 1 for character in characters)
         return Layout(**values)
@@ -287,6 +289,7 @@ class Layouts(Columns):
         """A mask of the layouts whose `layers_per_chunk` states a partition, of shape (n,)."""
         strings = self.layers_per_chunk
         # Strings of one character are compared as code points, which is faster.
+        # An empty string has code point 0, and stated numbers of layers are stored plus 1.
         if strings.itemsize == np.dtype("U1").itemsize and strings.flags.c_contiguous:
             return np.asarray(strings.view(np.uint32) > 0)
         return np.asarray(strings != "")
@@ -298,6 +301,7 @@ class Layouts(Columns):
         strings = np.ascontiguousarray(self.layers_per_chunk)
         # numpy keeps a character in four bytes, which are its code point.
         points = strings.view(np.uint32).reshape(len(strings), strings.itemsize // 4)
+        # Numbers are stored plus 1; a shorter string ends in zeros, which would become -1.
         return np.maximum(points.astype(np.int64) - 1, 0)
 
 

@@ -35,6 +35,7 @@ def mean_moment_bytes(architecture: Architecture, workload: Workload) -> float:
             if short <= workload.moment_rank:
                 continue
             projected_elements += count * copies * short * long
+            # For each unit of rank: a row of moments (n), and a column of the projection (m).
             bytes_per_rank = unprojected_bytes * long + PROJECTION_BYTES * short
             kept_bytes += count * copies * workload.moment_rank * bytes_per_rank
     total = architecture.parameters.total

@@ -152,12 +152,14 @@ class Problem:
 
     @property
     def pads_products(self) -> bool:
+        """True where compiled code pads products until rows of matrices are whole vectors."""
         return self.stack.pads == "products" and self.launch != "eager"
 
     @property
     def max_virtual_stages(self) -> int:
         """The most chunks of the model that a device may hold. Some stacks have no virtual stages
-        for hybrid models, which they run with other code."""
+        for hybrid models (with Mamba-2 layers, or a mixer or network alone in a layer), which they
+        run with other code."""
         holds_several = self.stack.interleaves_hybrids or not self.architecture.is_hybrid
         return self.stack.max_virtual_stages if holds_several else 1
 
@@ -231,6 +233,7 @@ class Problem:
         every use; 0 where weights are not. Forward and backward each cast it, and one of them also
         copies it transposed. A third of the sum is returned, because backward is counted as two
         forwards (models.cost.compute)."""
+        # Weights are cast with every use only where each row has a scale (`scales_rows`).
         number_format = self.workload.number_format
         wide, narrow = number_format.activation_bytes, number_format.gemm_bytes
         # Two casts read wide and write narrow elements; the transposed copy reads and writes wide.
@@ -243,7 +246,8 @@ class Problem:
 
     @property
     def reduce_bytes(self) -> float:
-        """The bytes of a gradient on the wire."""
+        """The bytes of a gradient on the wire: those of an accumulated one unless the stack has
+        others."""
         return self._gradient_element_bytes(self.stack.reduce_bytes or self.stack.gradient_bytes)
 
     def _gradient_element_bytes(self, stack_bytes: float) -> float:
@@ -279,7 +283,7 @@ class Problem:
         if self.stack.shards == "each":  # tensors are copied out of the gathered buffer
             return 2 * self.gather_bytes, cast
         if self.stack.shards == "flat":  # tensors are views of one, into which gradients are joined
-            join = 2 * self.parameter_bytes
+            join = 2 * self.parameter_bytes  # each gradient is read and written
             return 0.0, join + (cast if self._sends_wider_gradients else 0.0)
         return 0.0, 0.0  # "in_place": collectives work on the tensors themselves
 
@@ -290,6 +294,7 @@ class Problem:
         # With a scale for every row, a weight is cast to fp8 with every use, after it is gathered.
         if self.scales_rows:
             return self.parameter_bytes
+        # A stack with 0 gathers in the format of GEMMs, the least that a workload allows.
         return max(self.stack.gather_bytes, self.workload.number_format.gathered_bytes)
 
     @property

@@ -236,7 +236,7 @@ class Term:
     def __post_init__(self) -> None:
         if self.coefficient not in KINDS:
             raise UnknownName("coefficient", self.coefficient, KINDS)
-        kind = self.scope.partition(":")[0]
+        kind = self.scope.partition(":")[0]  # "chip:h100" -> "chip"
         if kind != "all" and kind not in SCOPES[self.coefficient]:
             rule = f"{self.coefficient} varies with {', '.join(SCOPES[self.coefficient])}"
             raise Invalid("scope", self.scope, rule)
@@ -285,7 +285,8 @@ class Neighbourhood:
         """Return the spread of log measured over predicted values within one source.
         `unidentified_variance` is the part of the prediction's variance that comes from terms
         without runs."""
-        # `spread` already contains that part for the runs behind it: `unidentified`.
+        # The runs behind `spread` had such a part too, on average `unidentified`, and `spread`
+        # contains it. So only what a prediction has beyond that is added.
         return math.sqrt(self.spread**2 + max(unidentified_variance - self.unidentified**2, 0.0))
 
     def with_between_sources(self, between: float) -> Neighbourhood:
@@ -470,7 +471,7 @@ class Profile:
         sums: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
         for term in self.terms_in(scopes):
             sums[term.coefficient] = sums[term.coefficient] + term.mean
-            if term.key in deviations:
+            if term.key in deviations:  # an array, which makes the sum one too
                 sums[term.coefficient] = sums[term.coefficient] + deviations[term.key]
         natural = {name: to_natural(name, value) for name, value in sums.items()}
         return Coefficients(**natural, kernel_age=self.kernel_age(scopes))
@@ -517,13 +518,14 @@ class Profile:
             rule = "every coefficient needs a term of scope 'all'"
             raise Invalid("profile.terms", sorted(without_term), rule)
         influences = data.get("influences")
+        # Fields that are read with a default are missing in profiles of earlier releases.
         return cls(
             id=data["id"],
             version=data.get("version", 1),
             made_by=data["made_by"],
             software_year=data["software_year"],
             residual_spread=data["residual_spread"],
-            unseen_widening=data.get("beyond", 1.0),
+            unseen_widening=data.get("beyond", 1.0),  # its name in stored profiles
             between_sources=data.get("between_sources", 0.0),
             memory_between_sources=data.get("memory_between_sources", 0.0),
             neighbourhoods=_instances_listed(Neighbourhood, data, "neighbourhoods"),

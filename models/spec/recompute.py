@@ -113,7 +113,7 @@ class Recomputed:
         if self.whole:
             return 1.0 - self.unsent_share
         gathered = 0.25 if self.pieces & {"dense", "dense_half", "experts"} else 0.0
-        if _INPUTS in self.pieces:
+        if _INPUTS in self.pieces:  # `alternate_mm`: a quarter each of mixer and network
             gathered = 0.5
         scattered = 0.25 if self.pieces & {"dense", "experts"} else 0.0
         if "output" in self.pieces and _INPUTS not in self.pieces:
@@ -145,8 +145,9 @@ def recomputed(policy: int, layer: Layer) -> Recomputed:
 
 
 def _pieces(module: str, layer: Layer) -> set[str]:
-    """Return the pieces of a layer that recompute of a module repeats, by their names in PIECES;
-    none where the layer lacks the module. For example, "mlp_act" of a dense layer is {"dense_act"}.
+    """Return the pieces of a layer's forward (PIECES) that recompute of a module repeats; none
+    where the layer lacks the module. For example, "mlp_act" of a dense layer is {"dense_act"}.
+    Costs go by pieces, because what a module computes differs between layers.
     """
     # "dense_half" is the second up-projection of a gated MLP.
     dense = {"dense", "dense_half", "dense_act"} if layer.dense else set()

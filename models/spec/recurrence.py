@@ -53,10 +53,11 @@ class Recurrence:
     def input_elements(self) -> int:
         """Elements of a token that the recurrence reads: queries, keys and values, or what stands
         for them (C, B and x in Mamba-2, two gates and a value in a short convolution)."""
-        return 2 * self.keys + self.values
+        return 2 * self.keys + self.values  # queries have as many elements as keys
 
     @property
     def conv_channels(self) -> int:
+        """Channels of the convolution, through which all that the recurrence reads goes before."""
         return self.input_elements if self.conv_kernel else 0
 
     def projections(self, hidden_size: int) -> list[Projection]:
@@ -68,6 +69,7 @@ class Recurrence:
         raise NotImplementedError
 
     def parameters(self, hidden_size: int) -> int:
+        # Each channel has its own weights, one for each token that it sees (depthwise).
         convolution = self.conv_channels * self.conv_kernel
         return parameters_of(self.projections(hidden_size)) + convolution + self._vector_parameters
 
@@ -80,6 +82,7 @@ class Recurrence:
     def flops(self) -> float:
         """Forward FLOPs of the recurrence for each token, with its convolution. Papers and
         frameworks count them as if the recurrence took one step after the other."""
+        # The convolution multiplies and adds for each of its `conv_kernel` tokens.
         return self._state_flops + 2 * self.conv_channels * self.conv_kernel
 
     @property
@@ -185,6 +188,7 @@ class DeltaNet(Recurrence):
 
     @property
     def _decays(self) -> int:
+        """The number of decays of a token: one for each head, or for each element of its key."""
         return self.num_heads * (self.key_head_dim if self.decay_per_element else 1)
 
     @property
@@ -201,7 +205,9 @@ class DeltaNet(Recurrence):
         """Elements of a token, of 16 bits, that the kernels read and write in forward. Beside the
         traffic of states and tokens, keys and values are transformed within each chunk for every
         head, and read again (arXiv 2406.06484 §3.2). States have 16 bits."""
+        # Written twice and read twice, as in Recurrence, where states are fp32 and count double.
         states = 4 * self.state_elements / self.chunk
+        # Written once, and read once by the kernel that follows.
         transformed = 2 * (self.num_heads * self.key_head_dim + self.values)
         return states + transformed + 2 * self.input_elements + self.values
 
@@ -240,8 +246,8 @@ class LightningAttention(Recurrence):
 
     @property
     def _state_flops(self) -> float:
-        """Forward FLOPs of the state for each token: those of its update and of the query's product
-        with it (arXiv 2501.08313 §2.2.2)."""
+        """Forward FLOPs of the state for each token: two for each element in its update, and
+        two in the query's product with it (arXiv 2501.08313 §2.2.2)."""
         return 4 * self.state_elements
 
 
@@ -259,8 +265,8 @@ class ShortConvolution(Recurrence):
 
     @classmethod
     def of(cls, channels: int, conv_kernel: int, *, bias: bool = False) -> ShortConvolution:
-        """Return a convolution over `conv_kernel` tokens, with `channels` heads of one element
-        each."""
+        """Return a convolution over `conv_kernel` tokens. Each of its `channels` counts as a head
+        of one element, since it has no heads of its own."""
         return cls(
             num_heads=channels,
             num_key_heads=channels,
@@ -314,7 +320,8 @@ class ShortConvolution(Recurrence):
 
 def _projections_through(rank: int | None, name: str, n_in: int, n_out: int) -> list[Projection]:
     """Return the projection `name` from n_in to n_out elements; or if `rank` is given, a projection
-    down to that many elements and one up again."""
+    down to that many elements and one up again. Tensor parallelism cuts "columns" by their outputs,
+    and leaves the small one down "whole" on every rank."""
     if rank is None:
         return [Projection(name, n_in, n_out, "columns", fused=True)]
     return [

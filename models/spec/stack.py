@@ -374,7 +374,7 @@ class Stack:
         stacks leave out the last product of a network, because backward does not read its
         result."""
         if policy == STACK_SELECTIVE:
-            policy = policy_code("selective", self.selective[0])
+            policy = policy_code("selective", self.selective[0])  # the first set is its own choice
         skips_last = self.skips_last_product(layer)
         unsent_share = 0.0
         if skips_last and not layer.moe:
@@ -410,6 +410,7 @@ class Stack:
 
     @property
     def splits_by_threshold(self) -> bool:
+        """True where each pipeline stage takes layers until their cost passes its share."""
         return self.partition == "threshold"
 
     def missing_kernel_reason(self, generation: str, vendor: str) -> str | None:

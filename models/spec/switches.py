@@ -213,8 +213,9 @@ def as_usually_run(stack: Stack, organisation: str, year: float | None) -> Stack
 
 
 def changed(stack: Stack, changes: Mapping[str, Any]) -> Stack:
-    """Return the stack with these fields changed. Other fields that the same launch arguments set,
-    or that come with them, change too, unless `changes` names them."""
+    """Return the stack with these fields changed. Other fields that the same launch arguments set
+    (Setting.also), or that change with the value in practice though no argument sets them
+    (Setting.brings), change too, unless `changes` names them."""
     implied: dict[str, Any] = {}
     for switch in switches_of(stack):
         if switch.field in changes:
@@ -257,7 +258,7 @@ def launch_arguments(
         if switch.of_script != of_script or setting.in_code:
             continue
         arguments |= {**setting.arguments, **setting.needs}
-        if layout.zero_stage:
+        if layout.zero_stage:  # some settings take further arguments where ZeRO shards
             arguments |= setting.with_zero
     return arguments
 
@@ -318,7 +319,8 @@ def read_switches(
         default = switch.default_at(year).value
         setting = _read_setting(switch, own) if own else setting_of(switch, default)
         values[switch.field] = setting.value
-        implied |= setting.also
+        implied |= setting.also  # other fields of the stack that the same arguments decide
+    # What one switch decides of another's field overrides that switch's own value.
     return {**values, **implied}
 
 
@@ -464,9 +466,11 @@ def _table_from(
     inherited = documents.get(document.get("like", ""), {"releases": {}, "switches": ()})
     own_fields = {entry["field"] for entry in document["switches"]}
     rest = [entry for entry in inherited["switches"] if entry["field"] not in own_fields]
+    # Inherited switches date their values by the releases of the document that they come from.
     years = {**inherited["releases"], **document["releases"]}
     entries = (*document["switches"], *rest)
     return _Table(
+        # Only releases of its own: the versions that a request may name.
         releases=dict(sorted(document["releases"].items(), key=lambda item: float(item[1]))),
         switches=tuple(_switch_from(entry, stack, years) for entry in entries),
         makers=tuple(document.get("makers", ())),

@@ -20,6 +20,8 @@ def as_trained(architecture: Architecture, workload: Workload) -> Architecture:
     if workload.head == "score":
         architecture = replace(architecture, tie_word_embeddings=False, head_size=1)
     trained = workload.trained
+    # Without a list of layers all are trained. Under LoRA none is, and the code that prices
+    # adapters looks at `workload.lora` instead of at the marks.
     if workload.lora or trained is None or trained.layers is None:
         return architecture
     chosen = _layer_numbers(trained.layers, architecture.num_layers)

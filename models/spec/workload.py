@@ -191,6 +191,7 @@ class Workload:
         _require_one_of("head", self.head, get_args(Head))
         if self.moment_rank is not None:
             _require_between("moment_rank", self.moment_rank, 1, MAX_MOMENT_RANK)
+        # () trains no layer itself, but perhaps embedding or head; None trains all layers.
         if self.lora and self.trained and self.trained.layers != ():
             rule = "must be [] beside workload.lora, whose adapters are all that layers train"
             layers = None if self.trained.layers is None else list(self.trained.layers)

@@ -56,7 +56,8 @@ class Rows(Queries):
         super().__init__(session)
         self.memory = memory
         self._versions: Versions | None = None
-        # The count of commits before anything is read; None where it is not known.
+        # The count of commits before anything is read, so that a commit meanwhile makes stale what
+        # is kept; None where it is not known.
         self._since = None if memory is None else memory.changes.count()
         self.answers = Answers(session)
         self.api_keys = ApiKeys(session)
@@ -81,7 +82,7 @@ class Rows(Queries):
     def versions(self) -> Versions:
         """Returns the versions of profile, catalogue and evidence that count for this tenant
         now."""
-        if self.memory is None:
+        if self.memory is None:  # a transaction that writes may have changed them itself
             return current_versions(self._session, self._tenant)
         if self._versions is None:
             self._versions = self._known_versions(self.memory)
@@ -98,7 +99,7 @@ class Rows(Queries):
     def recall(self, key: Hashable, read: Callable[[], T]) -> T:
         """Returns the result of `read`, which is kept in memory under `key` until another entry of
         the catalogue is registered. `read` may depend on nothing else that changes."""
-        if self.memory is None:
+        if self.memory is None:  # a transaction that writes, which sees what others do not
             return read()
         return self.memory.recall((self.versions.registered_entries, key), read)
 
@@ -136,7 +137,7 @@ def _translated_errors() -> Iterator[None]:
 def _narrow_to_tenant(state: ORMExecuteState) -> None:
     """Narrows every SELECT in a tenant's session to rows of that tenant and shared ones. Statements
     that service.store.prepared executes are not narrowed."""
-    tenant = state.session.info.get(SEEN)
+    tenant = state.session.info.get(SEEN)  # None: the session sees the rows of all tenants
     if tenant is not None and state.is_select:
         state.statement = state.statement.options(
             with_loader_criteria(Owned, lambda kind: kind.tenant == tenant, include_aliases=True),
@@ -175,6 +176,7 @@ class Store:
         self._max_stored = max_stored
         self.tenant = tenant
         self.sees_all = sees_all
+        # Stores for other tenants that `of` makes share the memory and the gate.
         self.memory = Memory(engine)
         self.gate = gate or CommitGate()
 
@@ -189,6 +191,7 @@ class Store:
 
     def _session(self) -> Session:
         """Returns a session that knows its tenant, what it may see, its API key and its quota."""
+        # None: the session sees the rows of all tenants.
         visible_tenant = None if self.sees_all else self.tenant
         info = {
             TENANT: self.tenant,
@@ -242,7 +245,7 @@ class Store:
             return revision(connection)
 
     def state(self) -> str:
-        """Returns "ok", or words on what keeps the database from being used."""
+        """Returns "ok", or words on what keeps the database from being used, for probes."""
         try:
             with _translated_errors(), self._engine.connect() as connection:
                 if not at_head(connection):

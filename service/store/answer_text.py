@@ -62,6 +62,7 @@ class AnswerText:
     def plain(self) -> bytes:
         if self._plain is not None:
             return self._plain
+        # An answer has one of the two forms; `or b""` is for the type checker.
         return gzip.decompress(self._compressed or b"")
 
     @cached_property

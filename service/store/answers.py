@@ -88,8 +88,8 @@ class AnswerFilter:
 
 class Answers(Queries):
     def add(self, answer: Answer, key: str, brief: dict[str, Any]) -> None:
-        """Stores an answer and, unless it is stored already, its text under `key`. `brief` has the
-        fields that lists show."""
+        """Stores an answer and, unless it is stored already, its text under `key`, the hash of the
+        question and of what its answer depends on. `brief` has the fields that lists show."""
         text = {
             "key": key,
             "first_id": answer.id,
@@ -111,7 +111,8 @@ class Answers(Queries):
         self._add_row(answer, key, size_of())  # the text counts for the tenant that stored it
 
     def _add_row(self, answer: Answer, key: str, size: int) -> None:
-        """Stores the row of an answer, and counts `size` bytes for the session's tenant."""
+        """Stores the row of an answer, and counts `size` bytes for the session's tenant. `key` is
+        that of the answer's text, which is stored once for all who ask the same."""
         count_stored(self._session, self._tenant, size)
         values = {
             "id": answer.id,
@@ -154,8 +155,8 @@ class Answers(Queries):
         return first_row(self._session, _TEXT_OF, {"key": key}) is not None
 
     def given_lately(self, kind: AnswerKind, key: str) -> Answer | None:
-        """Returns the first answer with this text that the session's tenant was given within
-        GIVEN_AGAIN_FOR; None where there is none."""
+        """Returns the first answer with the text of this key that the session's tenant was given
+        within GIVEN_AGAIN_FOR, to be given again with its id; None where there is none."""
         values = {
             "key": key,
             "tenant": self._tenant,
@@ -171,7 +172,7 @@ class Answers(Queries):
         if row is None:
             return None
         text = AnswerText(compressed=row.gzip)
-        profile = text.document["profile"]
+        profile = text.document["profile"]  # the row of a text does not name it
         return Answer(
             kind=kind,
             id=row.first_id,
@@ -211,8 +212,9 @@ class Answers(Queries):
 
 
 def _name_in(brief: ColumnElement[Any], name: str) -> ColumnElement[str]:
-    """Returns the SQL expression for the name of a model, chip or stack in a brief. For briefs of
-    an earlier release, which have no `names`, the name is taken from the request."""
+    """Returns the SQL expression for the name of a model, chip or stack in a brief, the fields of
+    an answer that lists show. In briefs of an earlier release, which have no `names`, the name is
+    taken from the request."""
     # A request names its chip by the preset of its cluster.
     path = {"chip": ("cluster", "preset")}.get(name, (name,))
     named = brief["request"]

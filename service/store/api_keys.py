@@ -49,7 +49,8 @@ class ApiKeys(Queries):
         ).all()
 
     def tenants(self) -> Sequence[str]:
-        """Returns every tenant that was ever given a key."""
+        """Returns every tenant that was ever given a key: those whose own profiles may be due for a
+        calibration."""
         return self._session.scalars(
             select(ApiKeyRow.tenant).distinct().order_by(ApiKeyRow.tenant)
         ).all()

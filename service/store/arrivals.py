@@ -30,7 +30,8 @@ RowValues = dict[str, Any]
 class Arrivals(Queries):
     def stamped(self, rows: Iterable[RowValues]) -> list[RowValues]:
         """Returns the rows with id, time, tenant and size, to be inserted in this transaction.
-        Holds off `wait_for_writers` until the transaction ends."""
+        Holds off `wait_for_writers` until the transaction ends, since its new ids are not visible
+        to readers before."""
         self._lock("pg_advisory_xact_lock_shared")
         tenant = self._tenant
         stamped = [{**row, **_stamp(row), "tenant": tenant} for row in rows]
@@ -39,7 +40,8 @@ class Arrivals(Queries):
 
     def wait_for_writers(self) -> datetime:
         """Waits until every row that has an id is visible, and returns the time. Rows that become
-        visible after this transaction have ids from after that time."""
+        visible after this transaction have ids from after that time, so that who remembers the last
+        id that it has read misses none."""
         self._lock("pg_advisory_xact_lock")
         return datetime.now(UTC)
 

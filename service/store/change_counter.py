@@ -47,7 +47,8 @@ class ChangeCounter:
 
     def _first_row(self, query: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
         """Returns the first row of a query on a connection of its own. None where there is no row,
-        the database is not a SQLite file, or it cannot be read now."""
+        the database is not a SQLite file, or it cannot be read now: callers then ask the database
+        in the usual way."""
         if self._file is None:
             return None
         with self._lock:

@@ -38,6 +38,7 @@ def read_cursor(list_name: str, cursor: str | None) -> str | None:
     if cursor is None:
         return None
     try:
+        # Cursors leave out the padding of base64, which is added again.
         content = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         last = content[_DIGEST_BYTES:].decode()
     except (binascii.Error, ValueError):

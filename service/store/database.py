@@ -62,7 +62,7 @@ def _sqlite_engine(url: str, wait_s: float) -> Engine:
         url,
         connect_args={"timeout": wait_s},
         pool_timeout=wait_s,
-        hide_parameters=True,
+        hide_parameters=True,  # errors are logged, and parameters are what callers sent
         json_serializer=serialized,
     )
     event.listen(engine, "connect", partial(_open_sqlite, wait_s))
@@ -95,6 +95,7 @@ def _postgresql_engine(url: str, wait_s: float) -> Engine:
         pool_timeout=wait_s,
         pool_recycle=1800,
     )
+    # The server ends a statement after `wait_s` itself; one that is silent for longer is frozen.
     event.listen(engine, "do_connect", partial(_connect_bounded, wait_s + _SILENCE_S))
     return engine
 
@@ -148,6 +149,7 @@ def first_incomplete_table(connection: Connection) -> str | None:
     complete. A table lacks something if a migration was replaced under the id that it had."""
     for table in Table.metadata.sorted_tables:
         try:
+            # A savepoint: after an error PostgreSQL runs nothing more in the transaction.
             with connection.begin_nested():
                 connection.execute(select(table).where(false()))
         except (OperationalError, ProgrammingError):
@@ -158,6 +160,7 @@ def first_incomplete_table(connection: Connection) -> str | None:
 
 
 def alembic_config(connection: Connection) -> Config:
+    """Returns Alembic's settings for these migrations, which it runs on this open connection."""
     config = Config(attributes={"connection": connection})
     # configparser, which reads the option, takes a single % for a reference.
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))

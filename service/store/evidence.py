@@ -17,7 +17,7 @@ class EvidenceQueries(Queries):
         return self._session.scalars(select(EvidenceRow.release).limit(1)).first()
 
     def replace(self, release: str, documents: Iterable[dict[str, Any]]) -> None:
-        """Replaces all runs by those of a release."""
+        """Replaces all published runs by those that a release of the service ships."""
         self._session.execute(delete(EvidenceRow))
         rows = [
             {"id": document["id"], "release": release, "document": document}

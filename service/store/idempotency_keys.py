@@ -40,8 +40,8 @@ class IdempotencyKeys(Queries):
         self._session.execute(delete(IdempotencyRow).where(old))
 
     def claim(self, row: IdempotencyRow) -> bool:
-        """Inserts a claim unless the key has one. Returns whether it did. The primary key lets one
-        of several simultaneous requests win."""
+        """Inserts a request's claim to a key unless the key has one. Returns whether it did. The
+        primary key lets one of several simultaneous requests win, and only that one computes."""
         values = {column.key: getattr(row, column.key) for column in _KEYS.columns}
         insert = _CLAIM[self._dialect]
         return first_row(self._session, insert, values) is not None

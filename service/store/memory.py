@@ -45,6 +45,7 @@ class Memory:
 
     def __init__(self, engine: Engine) -> None:
         self.changes = ChangeCounter(engine)
+        # By key: the value and its size, by which the cache is limited.
         self._values = LRUCache[Hashable, tuple[Any, int]](
             _MAX_BYTES, getsizeof=lambda value: value[1]
         )

@@ -118,7 +118,7 @@ class ProfileQueries(Queries):
     ) -> bool:
         """Makes a version the active one, and sets the policy if one is given. With None no version
         is active; only a tenant's own profile may be without. Changes nothing and returns False if
-        the profile is no longer at `revision`."""
+        the profile has changed since the caller read it at `revision`."""
         new_policy = {"policy": policy} if policy else {}
         return self._change(id_, revision, active_version=version, **new_policy)
 
@@ -128,17 +128,19 @@ class ProfileQueries(Queries):
         return self._session.scalars(select(func.count(ProfileRow.id)).where(*own)).one()
 
     def set_policy(self, id_: str, policy: dict[str, Any], revision: int) -> bool:
-        """Sets the policy. Changes nothing and returns False if the profile is no longer at
-        `revision`."""
+        """Sets the policy. Changes nothing and returns False if the profile has changed since
+        the caller read it at `revision`."""
         return self._change(id_, revision, policy=policy)
 
     def _change(self, id_: str, revision: int, **values: Any) -> bool:
-        """Sets columns of a profile and raises its revision. Changes nothing and returns False if
-        the profile is no longer at `revision`."""
+        """Sets columns of a profile and raises its revision, the count of its changes. Changes
+        nothing and returns False if the profile is no longer at `revision`, the one that the caller
+        has read: somebody else has changed it meanwhile."""
         result = self._session.execute(
             update(ProfileRow)
             .where(ProfileRow.id == id_, ProfileRow.revision == revision)
             .values(**values, revision=ProfileRow.revision + 1)
+            # A row that the session has loaded gets the new values too.
             .execution_options(synchronize_session="fetch")
         )
         return isinstance(result, CursorResult) and result.rowcount == 1

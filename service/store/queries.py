@@ -43,8 +43,8 @@ class Queries:
         return row
 
     def _any_withdrawn(self, table: Any, ids: Sequence[str]) -> bool:
-        """Returns whether a row of a table with one of these ids is withdrawn. The ids must fit one
-        query."""
+        """Returns whether a row of a table with one of these ids is withdrawn: a profile that was
+        learnt from it is then outdated. The ids must fit one query."""
         withdrawn = select(table.id).where(table.id.in_(ids), table.withdrawn_at.is_not(None))
         return self._session.scalars(withdrawn.limit(1)).first() is not None
 

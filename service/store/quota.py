@@ -36,7 +36,8 @@ _TABLE = Table.metadata.tables[TenantStorageRow.__tablename__]
 
 
 def size_of(*parts: Part | None) -> int:
-    """Returns the bytes that a row with these texts and documents counts for."""
+    """Returns the bytes that a row with these texts and documents counts for. Its other columns
+    and its entries in indexes count as ROW_BYTES."""
     return ROW_BYTES + sum(map(_bytes_of, parts))
 
 
@@ -52,8 +53,8 @@ def _bytes_of(part: Part | None) -> int:
 
 
 def count_stored(session: Session, tenant: str | None, change: int) -> None:
-    """Counts what this transaction stores for a tenant. A negative `change` is what it removes.
-    `settle` stores the count just before the commit."""
+    """Counts the bytes that this transaction stores for a tenant, or for nobody (None). A negative
+    `change` is what it removes. `settle` stores the count just before the commit."""
     changes: Counter[str] = session.info.setdefault(STORED, Counter())
     changes[tenant or _NOBODY] += change
 

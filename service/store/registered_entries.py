@@ -31,8 +31,8 @@ class RegisteredEntries(Queries):
         return self._session.scalar(query.order_by(RegisteredEntryRow.version.desc()).limit(1))
 
     def named(self, kind: str, name: str) -> RegisteredEntryRow | None:
-        """Returns the entry with a name as requests write it: `name` for the last version, or
-        `name@3` for the third; None where there is none."""
+        """Returns the entry of a kind, such as "clusters", with a name as requests write it: `name`
+        for the last version, or `name@3` for the third; None where there is none."""
         match = _VERSIONED.fullmatch(name)
         if match is None:
             return None
@@ -56,6 +56,7 @@ class RegisteredEntries(Queries):
         same = (RegisteredEntryRow.name == last.c.name) & (
             RegisteredEntryRow.version == last.c.version
         )
+        # Another kind may have an entry of the same name and version.
         return self._session.scalars(
             select(RegisteredEntryRow).join(last, same).where(RegisteredEntryRow.kind == kind)
         ).all()

@@ -215,7 +215,7 @@ class ReportQueries(Queries):
         if labels:
             execute(self._session, _INSERT_LABELS, labels)
         for report in stored:
-            # No metric may tell of single tenants, so that their own profiles count as one.
+            # No metric may tell of single tenants, so all of their own profiles count as one.
             profile = OWN if is_own(report["profile_id"]) else report["profile_id"]
             count_report(report["outcome"], profile, report["residual"])
         return stored
@@ -251,7 +251,7 @@ class ReportQueries(Queries):
 
     def first_in_same_words(self, report: RowValues) -> str | None:
         """Returns the id of the tenant's first report, not withdrawn, with equal outcome, run and
-        submission. None where there is none."""
+        submission, which a new report names as `same_as`. None where there is none."""
         values = {"words_hash": _words_hash(report), "tenant": self._tenant}
         row = first_row(self._session, _IN_SAME_WORDS, values)
         return None if row is None else row.id
@@ -262,7 +262,8 @@ class ReportQueries(Queries):
         return [ReportRow.withdrawn_at.is_(None), mine]
 
     def existing_ids(self, ids: Sequence[str]) -> set[str]:
-        """Returns the ids among these that belong to reports which the session sees."""
+        """Returns the ids among these that belong to reports which the session sees. A tenant is
+        shown a calibration without the ids of others' reports."""
         existing: set[str] = set()
         for start in range(0, len(ids), _IDS_PER_QUERY):
             is_asked_for = ReportRow.id.in_(ids[start : start + _IDS_PER_QUERY])
@@ -299,7 +300,8 @@ class ReportQueries(Queries):
 
     def last_of_each_run(self, filter_: ReportFilter, limit: int) -> list[LastReport]:
         """Returns, for each run, the report that was measured last; the latest of these first.
-        Reports of equal question and layout are of one run."""
+        Reports of equal question and layout are of one run, which the id of its first report names
+        for callers that keep results by run."""
         run = ReportRow.run_hash
         latest = ReportRow.measured_at.desc(), ReportRow.id.desc()
         # 1 is the place of the report that was measured last.
@@ -312,14 +314,16 @@ class ReportQueries(Queries):
         return [LastReport(*row) for row in self._session.execute(query)]
 
     def any_out_of_memory(self, chip: str, stack: str, architecture: str) -> bool:
-        """Returns whether a run of this model, chip and stack was reported out of memory."""
+        """Returns whether a run of this model, chip and stack was reported out of memory, among
+        reports that the session sees. Where none was, callers spare the longer queries for them."""
         names = {"chip": chip, "stack": stack, "architecture": architecture}
+        # A prepared statement is not narrowed to the tenant by the session, so it gets the tenant.
         values = {**names, "seen": self._session.info.get(SEEN)}
         return first_row(self._session, _FAILED_ALIKE, values) is not None
 
     def by_ids(self, ids: Sequence[str]) -> Sequence[ReportRow]:
-        """Returns the reports with these ids, at most _IDS_PER_QUERY, in any order. Unknown ids are
-        ignored."""
+        """Returns the reports with these ids, at most _IDS_PER_QUERY, the limit of one
+        query, in any order. Unknown ids are ignored."""
         if not ids:
             return []
         return self._session.scalars(select(ReportRow).where(ReportRow.id.in_(ids))).all()
@@ -336,7 +340,8 @@ class ReportQueries(Queries):
         self, filter_: ReportFilter, per_source: int, max_sources: int
     ) -> Sequence[ReportRow]:
         """Returns the newest `per_source` reports of each of the `max_sources` sources that
-        reported last. All reports of a tenant are one source."""
+        reported last, so that no source outweighs others when profiles are compared on them. All
+        reports of a tenant are one source."""
         # Reports that name neither are one source, ''.
         source = func.coalesce(ReportRow.tenant, ReportRow.source, literal_column("''"))
         # The sources whose newest ids are the latest; ids sort by time.
@@ -371,7 +376,8 @@ class ReportQueries(Queries):
         return self._any_withdrawn(ReportRow, ids)
 
     def count_informative(self, filter_: ReportFilter) -> int:
-        """Returns the number of reports that tell of time or memory (`informative`)."""
+        """Returns the number of reports that tell of time or memory (`informative`). A shared
+        profile is calibrated automatically after every so many."""
         return self._session.scalars(
             filter_.narrow(select(func.count(ReportRow.id)).where(_INFORMATIVE))
         ).one()
@@ -392,4 +398,5 @@ def _pop_label_rows(report: RowValues) -> list[RowValues]:
 
 
 def _words_hash(report: RowValues) -> str:
+    """Returns the hash by which reports in the same words are found."""
     return digest(*(report[name] for name in ("outcome", "run_hash", "submission")))

@@ -55,6 +55,7 @@ class Retention(Queries):
         been started again meanwhile."""
         columns = SweepRow.tenant, SweepRow.stored_bytes
         ended = select(*columns).where(SweepRow.id == id_, SweepRow.finished_at < before)
+        # The lock keeps the sweep from being started again while it is deleted.
         sweep = self._session.execute(ended.with_for_update()).first()
         if sweep is None:
             return False

@@ -20,8 +20,8 @@ def keep_track_of_free_pages(connection: Any) -> None:
 
 
 def can_shrink(engine: Engine) -> bool:
-    """Returns whether the database can give space back. A SQLite file of an earlier release does
-    not keep track of its free pages."""
+    """Returns whether the database can give space back. A SQLite file of an earlier release cannot,
+    because it keeps no track of its free pages until it is compacted."""
     if engine.dialect.name != "sqlite":
         return True
     connection = engine.raw_connection()

@@ -48,7 +48,7 @@ class LeasedItem:
 class SweepQueries(Queries):
     def add(self, sweep: SweepRow) -> None:
         """Stores a sweep with all of its items, which then wait to be computed. The quota counts
-        them at once."""
+        them at once, with room for their results, so that a sweep never stops at it half-way."""
         items_bytes = sweep.total * SWEEP_ITEM_BYTES
         sweep.stored_bytes = items_bytes + size_of(sweep.request, sweep.names)
         count_stored(self._session, self._tenant, sweep.stored_bytes)
@@ -160,7 +160,8 @@ class SweepQueries(Queries):
 
     def release(self, lease: str, items: Sequence[LeasedItem], *, is_attempt: bool) -> None:
         """Gives up the leases of items that are not finished. Unless `is_attempt`, the attempt to
-        compute each of them is not counted."""
+        compute each of them is not counted: it ended for a reason that lies
+        outside the item."""
         for row in self._held_rows(lease, items):
             row.lease = row.leased_until = None
             if not is_attempt:
@@ -185,7 +186,7 @@ class SweepQueries(Queries):
         values = {
             "outcome": outcome,
             "result": result,
-            "event": sweep.events + 1,
+            "event": sweep.events + 1,  # by which watchers ask for what was finished since
             "lease": None,
             "leased_until": None,
         }
@@ -208,6 +209,7 @@ class SweepQueries(Queries):
     def _change(self, id_: str, which: ColumnElement[bool], **values: Any) -> int:
         """Changes the items of a sweep that meet the condition `which`. Returns their number."""
         statement = update(SweepItemRow).where(SweepItemRow.sweep_id == id_, which).values(**values)
+        # Callers have loaded no items, so the session has none to bring up to date.
         result = self._session.execute(statement, execution_options={"synchronize_session": False})
         return result.rowcount if isinstance(result, CursorResult) else 0
 

@@ -19,7 +19,8 @@ _LEFT_BEHIND = timedelta(hours=1)  # a row so old is that of a process that has 
 
 class WriteChecks(Queries):
     def add(self) -> str:
-        """Stores a row of random bytes, which no database can compress, and returns its id."""
+        """Stores a row of random bytes, which no database can compress, and returns its id. The row
+        is as large as an answer, since a full disk may still have room for a few bytes."""
         row = WriteCheckRow(id=new_id(), filler=os.urandom(_FILLER_BYTES))
         self._session.add(row)
         self._session.flush()
