@@ -54,7 +54,7 @@ class Job:
     ) -> Self:
         """Returns the job of a legal layout, with its layers divided over pipeline chunks as
         predictions divide them."""
-        chunks = layers_of_chunks(problem, Layouts.of([layout]))[0]
+        chunks = layers_of_chunks(problem, Layouts.of([layout]))[0]  # of the one layout
         return cls(
             problem=problem,
             layout=layout,

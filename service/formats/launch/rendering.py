@@ -274,7 +274,7 @@ def _start_command(
         lines += _placeholder_arguments(format_, configuration, variables, are_options=True)
         lines += _one_argument_a_line(format_.words(settings))
         lines += _placeholder_arguments(format_, configuration, variables, are_options=False)
-    lines.append('"$@"')
+    lines.append('"$@"')  # the arguments of the script itself, for the program
     if format_.words is not None:
         lines += _one_argument_a_line(format_.words(behind))
     return " \\\n  ".join(lines)

@@ -172,8 +172,10 @@ def megatron_layout(settings: Settings, num_devices: int | None, stops: Stops) -
     }
     layout["sequence_parallel"] = settings.boolean(f"{prefix}_sequence_parallelism")
     layout["offload_optimizer"] = settings.boolean(f"{prefix}_optimizer_cpu_offload")
+    # Megatron's distributed optimizer is ZeRO 1.
     layout["zero_stage"] = int(settings.boolean(f"{prefix}_use_distributed_optimizer"))
     granularity = settings.text(f"{prefix}_recompute_granularity")
+    # recompute_activations is short for selective, and an explicit granularity overrides it.
     if settings.boolean(f"{prefix}_recompute_activations"):
         granularity = granularity or "selective"
     layout["recompute"] = granularity or "none"

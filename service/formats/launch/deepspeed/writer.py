@@ -46,6 +46,7 @@ def write(job: Job) -> LaunchConfiguration:
         **_degrees(layout),
         **_recompute(layout),
         **launch_arguments(job.problem, layout),
+        # ZeRO refuses an optimizer of the script's own unless it is told so.
         **OPTIMIZERS.get(job.problem.workload.optimizer, {"zero_allow_untested_optimizer": True}),
     }
     return LaunchConfiguration(

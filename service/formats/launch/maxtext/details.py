@@ -23,6 +23,7 @@ def detail_settings(details: ModelDetails) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if details.norm_epsilon is not None:
         settings["normalization_layer_epsilon"] = details.norm_epsilon
+    # MaxText's setting is a whole number.
     if details.rope_theta is not None and details.rope_theta.is_integer():
         settings["rope_max_timescale"] = int(details.rope_theta)
     return {**settings, **_rope_scaling(details)}

@@ -58,7 +58,7 @@ def mesh_of(layout: Layout, cluster: Cluster) -> Mesh:
     """Returns the mesh that places ranks as the layout does. Raises Inexpressible where MaxText
     has none."""
     split = _split_over_slices(layout, cluster)
-    expert, rule = _expert_axis(layout)
+    expert, rule = _expert_axis(layout)  # `rule` is "" unless experts use the context axis too
     shard_inside, shard_outside = split["dp_shard"]
     # The expert axis takes as many of dp_shard's ranks within a slice as it can.
     inside = math.gcd(expert, shard_inside)

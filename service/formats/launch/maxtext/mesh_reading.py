@@ -163,6 +163,7 @@ class _Side:
             degree = values[setting]
             if degree < 1 and degree != -1:
                 raise Stopped(setting, degree, "must be at least 1, or -1", f"{setting}=1")
+            # _UNREAD_AXES count for nothing, and _NEAR_AXES as the axis most like them.
             if degree != 1 and axis in (*_UNREAD_AXES, *_NEAR_AXES):
                 settings.add_reservation(setting, *_AXIS_NOT_DESCRIBED)
             self.degrees[axis] = degree

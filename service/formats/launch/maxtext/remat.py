@@ -146,6 +146,7 @@ def _policy_settings(
         if kept == tensors:
             return {"remat_policy": name}
     places = {name: place for name in TENSORS if name in tensors}
+    # The input of a layer, from which the layer is recomputed, is kept in any case.
     return {"remat_policy": "custom", LAYER_INPUT: place, **places}
 
 
@@ -214,7 +215,8 @@ def _recomputed_networks(
 ) -> tuple[list[str], bool]:
     """Returns the modules of feed-forward networks that are recomputed when these tensors stay
     in memory, and True where that list is exact. A kept output of a dense network counts only
-    where a norm follows: JAX drops what backward does not read."""
+    where a norm follows: JAX drops what backward does not read. The list names the modules of
+    dense and of sparse networks; the caller drops those that the model lacks."""
     if architecture is not None and architecture.is_moe:
         # Only custom policies name the tensors of experts; named ones count by those of an MLP.
         if tensors >= (_EXPERT_TENSORS if is_custom else _MLP_TENSORS):

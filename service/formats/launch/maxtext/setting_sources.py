@@ -204,7 +204,7 @@ class SettingSources:
                 self.ignored.append(shown(name, value))
                 continue
             self._put_checked(name, self._typed_value(name, value))
-            self._of_files.discard(name)
+            self._of_files.discard(name)  # the file of the model does not override it now
 
     def _typed_value(self, name: str, text: str) -> Any:
         """Returns the value of a setting that is written as `text`: the list [1, 2] for "[1, 2]",
@@ -271,6 +271,7 @@ class SettingSources:
         """Adds a reservation for each XLA flag that changes what is computed or keeps
         collectives from overlapping. Other flags tune kernels and schedules, which the model
         does not describe, and are ignored."""
+        # By pattern of a flag's name: the reason for the reservation, and advice.
         flags: Mapping[str, tuple[str, str]] = self.settings.table.facts["xla_flags"]
         for word in value.split():
             flag = word.lstrip("-")

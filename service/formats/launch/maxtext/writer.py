@@ -59,7 +59,7 @@ def write(job: Job) -> LaunchConfiguration:
     problem = job.problem
     mesh = mesh_of(job.layout, problem.cluster)
     model = model_settings(problem.architecture, field_table(TABLE))
-    if model.get("model_name") == "default":
+    if model.get("model_name") == "default":  # made by sizes; a file would have the details
         model |= detail_settings(job.details)
     if problem.workload.optimizer == "muon" and not takes_muon(model):
         cure = f"MaxText has no Muon for layers of {problem.architecture.name}; ask with adamw"
@@ -284,6 +284,7 @@ def _placeholders(job: Job, *, has_model: bool) -> dict[str, str]:
     there. `has_model` says that MaxText makes the model by name or sizes."""
     is_on_gpus = not job.problem.cluster.is_torus
     uses_cudnn = is_on_gpus and job.problem.stack.attention_kernel == "cudnn"
+    # cuDNN has to be told how many documents a sequence has at most.
     named = placeholders(NAME, segments=uses_cudnn)
     if has_model:
         return named

@@ -154,7 +154,8 @@ def other_stack_fields(problem: Problem) -> Collection[str]:
 
 
 def uses_fsdp(job: Job) -> bool:
-    """Returns True where Megatron-FSDP shards in place of the distributed optimizer."""
+    """Returns True where Megatron-FSDP shards in place of the distributed optimizer, which is
+    ZeRO 1."""
     return job.layout.zero_stage > 1
 
 
@@ -182,7 +183,7 @@ def layout_arguments(job: Job) -> dict[str, Any]:
         "context_parallel_size": layout.cp,
     }
     if layout.cp > 1:
-        arguments["cp_comm_type"] = [_cp_comm_type(job)]
+        arguments["cp_comm_type"] = [_cp_comm_type(job)]  # a list of one is for all layers
     if job.problem.architecture.is_moe:
         arguments["expert_model_parallel_size"] = layout.ep
         arguments["expert_tensor_parallel_size"] = layout.etp
@@ -219,7 +220,7 @@ def _stage_split_arguments(job: Job) -> dict[str, Any]:
         )
     if layout.virtual_stages > 1:
         group = int(micro_batch_group(layout.pp, job.num_micro_batches))
-        if group != layout.pp:
+        if group != layout.pp:  # pp is Megatron's default
             arguments["microbatch_group_size_per_vp_stage"] = group
     return arguments
 
@@ -272,7 +273,7 @@ def recompute_arguments(job: Job) -> dict[str, Any]:
         return {
             "recompute_granularity": "full",
             "recompute_method": "block" if block else "uniform",
-            "recompute_num_layers": block or 1,
+            "recompute_num_layers": block or 1,  # uniform by 1 is a checkpoint at each layer
         }
     modules = layout.recompute_modules or job.problem.stack.selective[0]  # the stack's own
     present = [name for name in modules if job.problem.has_module(name)]

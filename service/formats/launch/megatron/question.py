@@ -96,7 +96,7 @@ def launch_reading(
     pp = args.integer("pipeline_model_parallel_size") or 1
     virtual = stops.attempt(lambda: virtual_stages(args, pp), instead=1)
     args = args.replaced(virtual_pipeline_model_parallel_size=str(virtual))
-    refuse_gpt_neox(args)
+    refuse_gpt_neox(args)  # whose arguments have the same names and other meanings
     if stack_id == NAME:  # raises Invalid without it; Megatron-Bridge's recipes set it themselves
         args.required("micro_batch_size")
     layout = _layout(args, pp, virtual, stops)
@@ -107,7 +107,7 @@ def launch_reading(
     return LaunchReading(
         format=stack_id,
         framework=framework,
-        version=release or list(releases(stack_id))[-1],
+        version=release or list(releases(stack_id))[-1],  # the newest
         model=_model(args),
         workload=workload,
         stack=_stack(args, layout, stack_id, release, switches),
@@ -262,13 +262,13 @@ def _applies(condition: Condition, args: Arguments, layout: Mapping[str, Any]) -
         "pp": layout["pp"] > 1,
         "cp": layout["cp"] > 1,
         "ep": layout["ep"] > 1,
-        "ep_beside": layout["ep"] > 1,
+        "ep_beside": layout["ep"] > 1,  # all-to-alls of experts beside another micro-batch
         "interleaved": layout["virtual_stages"] > 1,
         "moe": is_sparse,
         "dense": not is_sparse,
         "zero_1_2": layout["zero_stage"] in (1, 2),
         "zero_3": layout["zero_stage"] == 3,
         "low_precision_zero": is_low and layout["zero_stage"] > 0,
-        "never": False,
+        "never": False,  # no argument sets it
     }
     return holds.get(condition, True)

@@ -38,7 +38,7 @@ def refusals(
     stops = [*_stops_of_rules("refusals", args, SOURCE)]
     if is_newest:
         stops += _stops_of_rules("of_parser", args, facts(_RULES)["of_parser_source"])
-    # Kernels of FSDP need more than one hardware queue.
+    # Kernels of FSDP need more than one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS).
     sharding = next((name for name in _FSDP_ARGUMENTS if args.boolean(name)), None)
     if sharding is not None and environment.get(_QUEUES) == "1":
         rule = f"needs {_QUEUES} above 1 or unset, and it is 1"

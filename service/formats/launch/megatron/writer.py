@@ -174,7 +174,7 @@ def _placeholders(job: Job) -> dict[str, str]:
     model = job.problem.architecture
     has_loss = model.is_moe and job.problem.workload.load_balancing != "bias"
     return placeholders(
-        NAME,
+        NAME,  # the keywords say which groups of placeholders the job needs
         rotary=_has_rotary(job) and "rotary_base" not in _rotary_arguments(job),
         norms=job.details.norm_epsilon is None,
         indexer=any(attention.indexer for attention in model.attentions),

@@ -163,7 +163,8 @@ def _precision_arguments(fields: Mapping[str, str]) -> dict[str, str]:
         if formats is None:
             rule = f"must be one of {', '.join(precisions())}{suggestion(key, precisions())}"
             raise invalid_launch(f"mixed_precision={name[:80]}", rule)
-        values = {"bf16": "False", **formats}
+        values = {"bf16": "False", **formats}  # bf16 is on by default, `formats` may have fp16
+    # One of the two formats excludes the other, and bf16 is on by default.
     if fields.get("mixed_precision.fp16") == "True":
         values["bf16"] = "False"
     for format_ in _FORMATS:
@@ -213,6 +214,7 @@ def _named_precision(fields: Mapping[str, str]) -> dict[str, Any]:
     default."""
     key = fields.get("mixed_precision", "bf16_mixed").replace("-", "_").removesuffix("()")
     formats = precisions().get(key, {})
+    # A named precision that leaves one of the two out has the default of MixedPrecisionConfig.
     return {
         _GRADIENTS_IN_FP32: formats.get("grad_reduce_in_fp32", "True"),
         _PARAM_GATHER: formats.get("fp8_param_gather", "False"),

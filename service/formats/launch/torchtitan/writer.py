@@ -60,7 +60,7 @@ def write(job: Job) -> LaunchConfiguration:
         **_degrees(job.layout),
         **_pipeline(job, has_function=recipe is not None),
         **_switch_settings(job),
-        "checkpoint.enable": True,
+        "checkpoint.enable": True,  # off by default; checkpoint.folder is a placeholder
         RECOMPUTE: job.layout.recompute,
     }
     return LaunchConfiguration(
@@ -155,7 +155,7 @@ def _config_function(job: Job) -> tuple[str, str] | None:
         for name, config in configs.items():
             if (
                 config["model"] is not None
-                and not config.get("is_variant")
+                and not config.get("is_variant")  # as for fine-tuning, beside a plain function
                 and config.get("precision", "bf16") == precision
                 and config.get("optimizer", "adamw") == optimizer
                 and _is_trained_by(job.problem.architecture, config["model"])
@@ -248,8 +248,9 @@ def _switch_settings(job: Job) -> dict[str, Any]:
     if is_uncompiled:  # the loss may be compiled by itself
         compiles_loss = stack.loss == "compiled"
         settings["compile.enable"] = compiles_loss
+        # Without compilation the components count for nothing, and are the default.
         settings["compile.components"] = ["loss"] if compiles_loss else ["model", "loss"]
-        settings.pop("compile.enable_async_tensor_parallel", None)
+        settings.pop("compile.enable_async_tensor_parallel", None)  # refused uncompiled
     return settings
 
 
@@ -297,6 +298,7 @@ def _lora_converter(lora: Lora) -> str:
     """Returns the Python expression of the converter that adds LoRA adapters
     (components/lora.py)."""
     names = [name for target in lora.targets for name in _MATRICES_OF_TARGET.get(target, ())]
+    # An alpha of twice the rank is a usual scale; it changes neither time nor memory.
     return f"LoRAConverter.Config(rank={lora.rank}, alpha={2 * lora.rank}, target_modules={names})"
 
 

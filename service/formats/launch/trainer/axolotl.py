@@ -249,6 +249,7 @@ def _put_context(trainer: TrainerSettings, settings: Settings, version: str | No
         trainer.put(f"{DEGREES}sp_size", cp, source_name="context_parallel_size")
     else:
         trainer.put(f"{DEGREES}cp_size", cp, source_name="context_parallel_size")
+        # accelerate's "alltoall" passes keys and values round the ring; "allgather" gathers them.
         trainer.put(f"{DEGREES}cp_comm_strategy", "alltoall")
     if backend == "usp":
         reason = "heads and a ring together are not described"

@@ -34,7 +34,7 @@ def read_workload(
     `default_origins` with sentences about what is counted otherwise, or by default."""
     workload = _precision(settings, default_origins) | _optimizer(settings, assumed)
     adapters = read_adapters(settings, assumed)
-    if not adapters:
+    if not adapters:  # beside adapters the model's own parameters are frozen
         _read_model_format(settings, workload, has_own_copy=has_own_copy)
         if settings.given.get(TRAINED):
             workload["trained"] = settings.given[TRAINED]
