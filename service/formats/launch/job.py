@@ -168,7 +168,7 @@ class OwnName:
 
     def value(self, value: Any) -> Any:
         """Returns a value as the tool writes it."""
-        # JSON makes a key of any value, also of a list.
+        # The keys of `values` are JSON, since a value such as a list cannot be a key.
         return self.values.get(json.dumps(value, default=str), value)
 
 

@@ -107,7 +107,8 @@ def other_format(format_: str, text: str) -> str | None:
     likely = max(matches, key=lambda name: matches[name])
     if format_ in _READ_BY_TRAINER and likely in _READ_BY_TRAINER:
         return None  # one reader takes both
-    # Formats share names of settings, so only a clear majority tells.
+    # Formats share names of settings, so only a clear majority tells. A text with fewer names
+    # than _FEWEST_NAMES must have all of them in the other format.
     is_other = matches[likely] > 2 * matches[format_] and matches[likely] >= min(
         _FEWEST_NAMES, len(names)
     )

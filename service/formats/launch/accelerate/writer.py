@@ -49,7 +49,7 @@ def write(job: Job) -> LaunchConfiguration:
         "mixed_precision": _mixed_precision(job),
     }
     if job.problem.workload.precision == "fp8":
-        settings["fp8_config.backend"] = "AO"
+        settings["fp8_config.backend"] = "AO"  # torchao
         settings["fp8_config.enable_fsdp_float8_all_gather"] = True
     placeholders: dict[str, str] = {}
     if layout.zero_stage:

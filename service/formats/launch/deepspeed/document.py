@@ -77,7 +77,7 @@ def read_document_settings(settings: Settings, stops: Stops, *, has_trainer: boo
 
 def num_devices(layout: Mapping[str, Any]) -> int | None:
     """Returns the product of the degrees of a document's layout, which has one data-parallel
-    degree; None where that is not known."""
+    degree; None where that is not known. Expert parallelism lies within these degrees."""
     ranks: int | None = layout.get("dp_shard") or layout.get("dp_replicate")
     return ranks and ranks * layout["pp"] * layout["cp"] * layout["tp"]
 

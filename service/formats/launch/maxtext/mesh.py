@@ -121,6 +121,7 @@ def _require_axis_order(layout: Layout, cluster: Cluster, split: Degrees) -> Non
     """Raises Inexpressible where slices are joined by several levels of links and MaxText would
     place the axes on these levels in another order. `split` has the degrees within and across
     slices."""
+    # Where all slices are joined by one level of links, the order across them changes nothing.
     if sum(dim.scale == "out" for dim in cluster.dims) < 2:
         return
     outside = [axis for axis in layout.placement if split[axis][1] > 1]
@@ -185,10 +186,11 @@ def placement_of(split: Mapping[str, tuple[int, int]]) -> tuple[list[str], bool]
     for each axis. `split` has each axis' degrees within and across slices."""
     # A straddling axis lies both within slices and across them, and so comes between the others.
     straddling = [axis for axis in AXES if min(split[axis]) > 1]
+    # MaxText's order of axes is AXES within slices, and ACROSS across them.
     outside = [axis for axis in ACROSS if split[axis][0] == 1 < split[axis][1]]
     inside = [axis for axis in AXES if split[axis][1] == 1 < split[axis][0]]
     active = [*inside, *straddling, *outside]  # axes of degree 1 may stand anywhere
-    order = next(
+    order = next(  # PLACEMENTS has every order of the axes
         order for order in PLACEMENTS if [axis for axis in order if axis in active] == active
     )
     return list(order), len(straddling) < 2

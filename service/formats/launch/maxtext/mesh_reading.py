@@ -78,6 +78,7 @@ class MeshReader:
                 across.fill(int(slices))
                 break
         if inside.is_known and across.is_known:
+            # A message about the number of devices says to change this setting.
             self.devices_setting = inside.setting(inside.axis_to_change)
             self.num_devices = inside.product * across.product
 
@@ -91,7 +92,7 @@ class MeshReader:
             "cp": total["cp"],
             "tp": total["tp"],
             "ep": total["expert"] * (total["cp"] if self._experts_over_context() else 1),
-            "sequence_parallel": total["tp"] > 1,
+            "sequence_parallel": total["tp"] > 1,  # the tensor axis shards norms and residuals too
         }
         for axis in ("pp", "cp", "tp"):
             if layout[axis] == 0:

@@ -156,7 +156,7 @@ class _Reader:
         steps = values["gradient_accumulation_steps"]
         at_once = self._micro_batches_of_pipeline(layout["pp"])
         # A forward pass of a rank has `per_device` sequences of each of its devices.
-        micro_batch = per_device * devices_of_rank / max(at_once, 1)  # a count below 1 is refused next
+        micro_batch = per_device * devices_of_rank / max(at_once, 1)  # 0 is refused next
         if steps < 1 or at_once < 1 or micro_batch.denominator > 1 or micro_batch < 1:
             rule = (
                 f"gives a data-parallel rank of {devices_of_rank} devices {float(micro_batch):g}"

@@ -233,6 +233,7 @@ def _training(job: Job) -> dict[str, Any]:
     as weights. Raises Inexpressible where the chip's vendor has no quantization for the
     precision."""
     workload = job.problem.workload
+    # Quantized formats are of matrix products alone; all else is then in bf16.
     narrow = _DTYPES.get(workload.precision, "bfloat16")
     settings: dict[str, Any] = {
         "dtype": narrow,

@@ -253,9 +253,10 @@ def _sharding_arguments(job: Job) -> dict[str, Any]:
         arguments |= {
             "use_megatron_fsdp": True,
             "data_parallel_sharding_strategy": _FSDP_STRATEGIES[layout.zero_stage],
-            "ckpt_format": "fsdp_dtensor",
+            "ckpt_format": "fsdp_dtensor",  # the only one that Megatron-FSDP saves
         }
     if layout.dp_replicate > 1:
+        # An instance is a group of ranks with one whole copy of the optimizer's state.
         arguments["num_distributed_optimizer_instances"] = layout.dp_replicate
     return arguments
 
@@ -297,6 +298,7 @@ def memory_arguments(job: Job) -> dict[str, Any]:
             "exp_avg_sq_dtype": "bf16",
         }
     if layout.offload_optimizer:
+        # Megatron refuses the first without the second.
         arguments |= {"optimizer_cpu_offload": True, "use_precision_aware_optimizer": True}
     if offloads_layers(job):  # all layers but one, which Megatron keeps on the device
         arguments["cpu_offloading_num_layers"] = job.problem.architecture.num_layers - 1

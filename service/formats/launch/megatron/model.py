@@ -61,6 +61,7 @@ def _layer_arguments(job: Job) -> dict[str, Any]:
         has_one_stage = job.layout.pp == 1
         # Without a pipeline the pattern has no | between chunks.
         return pattern_arguments(model, [sum(chunks)] if has_one_stage else chunks)
+    # Recurrences without a pattern are gated delta nets, as Mamba-2 makes a model a hybrid.
     is_recurrent = [layer.recurrence is not None for layer in model.layers]
     if not any(is_recurrent):
         return {"num_layers": model.num_layers}

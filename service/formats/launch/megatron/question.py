@@ -95,6 +95,7 @@ def launch_reading(
     args = _with_assumed_experts(args)
     pp = args.integer("pipeline_model_parallel_size") or 1
     virtual = stops.attempt(lambda: virtual_stages(args, pp), instead=1)
+    # All that reads the arguments below must see the same number, also after a stop.
     args = args.replaced(virtual_pipeline_model_parallel_size=str(virtual))
     refuse_gpt_neox(args)  # whose arguments have the same names and other meanings
     if stack_id == NAME:  # raises Invalid without it; Megatron-Bridge's recipes set it themselves

@@ -228,6 +228,7 @@ def _apply_run_options(overrides: Overrides, options: Mapping[str, str]) -> None
     NeMo's trainer. Raises Invalid for an unknown compute_dtype."""
     if options.get("num_gpus", "").isdecimal():
         overrides.num_ranks = int(options["num_gpus"])
+    # Fields of NeMo's trainer. They are read here, and must not be listed as settings that are not.
     nodes = overrides.settings.given.pop("trainer.num_nodes", None)
     devices = overrides.settings.given.pop("trainer.devices", None)
     if isinstance(nodes, int) and isinstance(devices, int):

@@ -158,6 +158,7 @@ def _model_fields(job: Job) -> dict[str, Any]:
         **dict(_fields_of_arguments(arguments)),
         "model.share_embeddings_and_output_weights": ties,
         "model.should_pad_vocab": True,
+        # The layer pattern has the modules of multi-token prediction in it.
         **({"model.mtp_hybrid_override_pattern": None} if has_pattern(model) else {}),
         **(_freezing_fields(model.encoder) if model.encoder else {}),
     }

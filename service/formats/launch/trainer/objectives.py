@@ -101,6 +101,7 @@ def workload_of(
         is_shared = has_adapters and not settings.given.get(REFERENCE_MODEL)
         workload["reference"] = {
             "forwards": float(reference_forwards + objective.without_gradients),
+            # Forwards of the trained model itself (without_gradients) need no second weights.
             "own_weights": bool(reference_forwards) and not is_shared,
         }
     return workload
