@@ -308,7 +308,8 @@ def _with_variable(word: str, *, is_list: bool) -> str:
 
 
 def _one_argument_a_line(words: Sequence[str]) -> Iterator[str]:
-    """Yields the words quoted for the shell, each flag joined with its values."""
+    """Yields the words quoted for the shell, each flag joined with its values. An argument
+    begins with a word such as --lr or lr=3e-4."""
     group: list[str] = []
     for word in words:
         if group and _BEGINS_ARGUMENT.match(word):

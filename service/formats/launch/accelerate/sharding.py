@@ -110,7 +110,7 @@ def _mesh_degrees(settings: Settings, num_devices: int | None) -> dict[str, Any]
         for axis, name in names.items()
         if not settings.is_auto(name)
     }
-    mesh |= _expert_degrees(settings, mesh)
+    mesh |= _expert_degrees(settings, mesh)  # dp_shard grows by ep, which lies within it
     sequence = settings.integer(f"{DEGREES}sp_size") or 1
     if sequence > 1:  # Ulysses of DeepSpeed or of ms-swift
         mesh["cp"] = sequence

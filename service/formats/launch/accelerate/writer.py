@@ -80,7 +80,7 @@ def _require_expressible(job: Job) -> None:
     """Raises Inexpressible for a layout or a precision that accelerate has no settings for."""
     layout = job.layout
     require_values(layout, NAME)
-    # The mesh of parallelism_config.py, _get_mesh.
+    # Ranks are in the order of accelerate's mesh (parallelism_config.py, _get_mesh).
     require_default_order(layout)
     _require_expressible_precision(job)
     _require_expressible_sharding(job)

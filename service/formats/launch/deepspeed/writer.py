@@ -155,7 +155,7 @@ def _degrees(layout: Layout) -> dict[str, Any]:
         settings["expert_parallel.autoep_size"] = layout.ep
     if layout.pp > 1:
         settings["pipeline.stages"] = layout.pp
-        settings["pipeline.partition"] = "uniform"
+        settings["pipeline.partition"] = "uniform"  # as many layers in each stage
     return settings
 
 

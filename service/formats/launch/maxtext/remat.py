@@ -111,7 +111,7 @@ def _cure_for_modules(architecture: Architecture, recomputes: set[str]) -> str |
     if "mlp_gate" in recomputes and architecture.is_moe:
         return "experts that share it have the names of dense networks; leave it out"
     networks = {*modules_of(architecture, ("mlp", "moe"))}
-    if recomputes & networks not in (set(), networks):
+    if recomputes & networks not in (set(), networks):  # some of them, and not all
         return "dense and sparse networks share their names; ask with both mlp and moe"
     return None
 
@@ -193,6 +193,7 @@ def _recompute_keeping(
         tensors |= {"mlpwi_0", "mlpwi_1"}
     if tensors & {"qkv_proj", "kv_proj"}:
         tensors |= _QKV_TENSORS
+    # Keys and values are kept as latents, from which heads are computed again, or as heads.
     keeps_latents = "kv_wa_proj" in tensors and "key_proj" not in tensors
     keeps_heads = tensors >= _QKV_TENSORS
     # Without the projections that attention reads, a layer is recomputed from its input. That is

@@ -99,6 +99,7 @@ def require_expressible(job: Job) -> None:
         # core/transformer/transformer_config.py: "CUDA graphs not supported with CPU offloading"
         cure = "graphs without experts go with no activations on the host; ask with none"
         raise Inexpressible("stack.moe_graphs", "partial", cure)
+    # Without a capacity factor, HybridEP makes the buffers of fixed size (static_experts).
     has_rank_capacity = model.is_moe and job.problem.stack.static_experts and not job.has_capacity
     if has_rank_capacity and layout.ep * layout.tp == 1:  # token_dispatcher.py asserts it
         cure = "HybridEP needs ep or tp above 1; ask with capacity_factor, or moe_graphs none"

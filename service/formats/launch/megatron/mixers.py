@@ -197,6 +197,7 @@ def _mamba_arguments(mamba: Mamba2) -> dict[str, Any]:
     if mamba.bias or not mamba.conv_bias or not mamba.norm:
         supported = "Mamba-2 has a norm, and a bias of its convolution alone"
         raise UnknownLayers("model.recurrence.kind", mamba.kind, supported)
+    # Recurrences have the names of linear attention: Mamba-2's state is as wide as a key.
     return {
         "mamba_state_dim": mamba.key_head_dim,
         "mamba_head_dim": mamba.value_head_dim,

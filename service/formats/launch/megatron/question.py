@@ -159,6 +159,7 @@ def _load_balancing(args: Arguments) -> str:
     if args.boolean("moe_router_enable_expert_bias"):
         return "bias"
     types = re.findall(r"\w{1,40}", args.text("moe_router_load_balancing_type") or "", re.ASCII)
+    # A number, or a list of numbers, with any digit but 0.
     has_weight = re.search(r"[1-9]", args.text("moe_aux_loss_coeff") or "") is not None
     if types == ["none"] and has_weight:
         types = ["aux_loss"]  # a weight without a type is of Megatron's default type
@@ -245,6 +246,7 @@ def _stack_of_layout(args: Arguments, layout: Mapping[str, Any]) -> dict[str, An
         fields["sequence_parallel"] = [True, False]  # the catalogue's stack has True alone
     if layout["cp"] > 1:
         types = re.findall(r"[\w+]{1,40}", args.text("cp_comm_type") or "", re.ASCII)
+        # Of a list with a type for each layer the first counts; half_read notes what is lost.
         fields["context"] = _CONTEXT_EXCHANGES.get(types[0] if types else "p2p", "ring")
     if "global_aux_loss" in (args.text("moe_router_load_balancing_type") or ""):
         # Its statistics run over the micro-batches so far (core/transformer/moe/router.py).

@@ -86,7 +86,7 @@ def _is_related(args: Arguments, name: str, relation: str, other: Any) -> bool:
     if relation in ("above", "at_most"):
         count = args.integer(name, least=0)  # an absent count is 1
         return ((1 if count is None else count) > other) == (relation == "above")
-    if text is None or args.text(other) is None:
+    if text is None or args.text(other) is None:  # no rule is broken by a number that is not known
         return False
     least = args.required(other)
     return (args.required(name, least=0) >= least) == (relation == "at_least")

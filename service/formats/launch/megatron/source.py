@@ -172,6 +172,7 @@ def _words_of(values: Mapping[str, Any]) -> Iterable[str]:
     for flag, value in values.items():
         if value is True:
             yield flag
+            # A few flags take the word True; the others are switches.
             if flag in table().fields and takes_value(flag):
                 yield "True"
         elif value not in (False, None):

@@ -90,6 +90,7 @@ def write(job: Job) -> LaunchConfiguration:
         },
         environment=job_arguments.environment(job),
         placeholders=_placeholders(job),
+        # A restarted job loads what it saved.
         placeholder_defaults={"checkpoint.load": "checkpoint.save"},
         slurm=slurm_options(job.machines),
         notes=tuple(_notes(job, switches)),
@@ -228,8 +229,8 @@ def _named_precision_suffices(job: Job, switches: Mapping[str, Any]) -> bool:
     """Returns True where the named mixed precision sets exactly what the switches ask for."""
     precision = job.problem.workload.precision
     usual = precisions()[_PRECISION_NAMES[precision]]
-    reduces_in_fp32 = usual.get("grad_reduce_in_fp32") != "False"
-    gathers = usual.get("fp8_param_gather") == "True"
+    reduces_in_fp32 = usual.get("grad_reduce_in_fp32") != "False"  # True by default
+    gathers = usual.get("fp8_param_gather") == "True"  # False by default
     return (
         precision != "fp8"  # whose name leaves the first and the last layer in bf16
         and switches.get(_GRADIENTS_IN_FP32, reduces_in_fp32) == reduces_in_fp32

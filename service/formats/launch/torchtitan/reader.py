@@ -126,6 +126,7 @@ class _Reader:
             stops=(
                 *self.stops.noted,
                 *unread.stops,
+                # These rules are those of 0.3.0.
                 *(() if earlier else stops_at_start(values, layout, self.config)),
             ),
             settings=self.settings.known,

@@ -94,6 +94,7 @@ def _setting_words(name: str, value: Any) -> list[str]:
     if value is False:
         section, _, last = name.rpartition(".")
         return [f"--{section}.no_{last}"]
+    # A list of lists, as of the modules of each chunk, has a word for each inner list.
     if isinstance(value, list) and value and isinstance(value[0], list):
         return [f"--{name}", *(",".join(part) for part in value)]
     if isinstance(value, list):
@@ -130,7 +131,8 @@ def _require_expressible(job: Job) -> None:
 def _is_own_selective(job: Job) -> bool:
     """Returns True where the layout recomputes the modules that torchtitan's selective policy
     does, as far as the model has them. No flag lists other modules."""
-    # The policy is torchtitan's own, and not one that the request gives its stack.
+    # The policy is torchtitan's own, and not one that the request gives its stack. The year counts
+    # for requests about an older stack alone.
     launched = as_launched(job.problem, job.layout, shipped_profile().software_year)
     of_policy = launched.selective[0]
     given = job.layout.recompute_modules or of_policy

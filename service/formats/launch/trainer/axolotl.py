@@ -90,7 +90,7 @@ def _put_batch(trainer: TrainerSettings, settings: Settings) -> None:
     trainer.put("per_device_train_batch_size", micro_batch, source_name="micro_batch_size")
     trainer.put("gradient_accumulation_steps", steps)
     trainer.put("max_length", settings.value("sequence_len"), source_name="sequence_len")
-    if "optimizer" not in settings.given:
+    if "optimizer" not in settings.given:  # the default is axolotl's
         trainer.put("optim", settings.table.fields["optimizer"].default, source_name="optimizer")
 
 
@@ -118,6 +118,7 @@ def _put_objective(trainer: TrainerSettings, settings: Settings) -> None:
             trainer.put(OBJECTIVE, objective, source_name=name)
     if settings.text("rl"):
         trainer.put(OBJECTIVE, settings.text("rl"), source_name="rl")
+        # Both losses never hold all logits.
         if settings.boolean("dpo_use_liger_kernel"):
             trainer.put("loss_type", "chunked_nll", source_name="dpo_use_liger_kernel")
     if settings.boolean("rl_adapter_ref_model"):

@@ -63,7 +63,7 @@ def _put_precision(trainer: TrainerSettings, settings: Settings) -> None:
 def _put_adapters(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets LoRA adapters in `trainer`, unless all parameters are trained. LoRA is the default.
     Adds a reservation for adapters of other kinds."""
-    names = ("tuner_type", "train_type", "sft_type")
+    names = ("tuner_type", "train_type", "sft_type")  # the setting, and what it was called before
     name = next((candidate for candidate in names if candidate in settings.given), "tuner_type")
     kind = settings.text(name) or "lora"
     if kind == "full":

@@ -87,7 +87,7 @@ def _add_matching_parts(parts: TrainedParts, pattern: str) -> None:
     if layer is not None:
         _add_layers(parts, layer)
     elif path in _WHOLE_MODEL:
-        has_only_layers = "layers" in names or path == "transformer.h"
+        has_only_layers = "layers" in names or path == "transformer.h"  # the layers of GPT-2
         parts.layers = None
         parts.embedding |= not has_only_layers  # model.* has the embedding in it
         parts.head |= not path  # the head is not inside of model.*, and only .* matches it
