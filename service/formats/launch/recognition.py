@@ -212,6 +212,7 @@ def unread_framework(text: str, files: LaunchFiles) -> tuple[str, str] | None:
 
 def _counts_by_format(names: Set[str]) -> dict[str, int]:
     """Returns how many of these names are of settings of each format."""
+    # KNOB_SETTINGS has an entry for each format.
     return {format_: len(names & _settings_of_format(format_)) for format_ in KNOB_SETTINGS}
 
 

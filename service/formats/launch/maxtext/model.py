@@ -169,7 +169,7 @@ def read_model(
         reason = "the catalogue does not have this model"
         settings.add_reservation("model_name", reason, _DESCRIBE_MODEL, answered_by="model")
         return None, None
-    # The sizes are read below. Of the file's other settings, some are not modelled.
+    # The sizes are read below. Other settings of the file may matter and not be modelled.
     for setting, value in of_model.items():
         settings.add_file_value_reservation(setting, value)
     return _read_sizes(values, settings)

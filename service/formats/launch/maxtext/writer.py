@@ -224,7 +224,8 @@ def _pipeline(job: Job) -> dict[str, Any]:
 
 
 def _recomputed_modules(job: Job) -> tuple[str, ...]:
-    """Returns the modules of selective recompute; the stack's own where the layout names none."""
+    """Returns the modules of selective recompute; where the layout names none, the first of the
+    stack's sets, which is its own choice."""
     return job.layout.recompute_modules or job.problem.stack.selective[0]
 
 

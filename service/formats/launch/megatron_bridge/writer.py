@@ -241,7 +241,7 @@ def _named_precision_suffices(job: Job, switches: Mapping[str, Any]) -> bool:
 def _switch_fields(switches: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of the software choices `switches`, such as an overlap. Those of data
     parallelism are set in comm_overlap too, which overwrites them (training/comm_overlap.py)."""
-    # This one is a field of mixed_precision, all of which _precision_fields sets.
+    # _PARAM_GATHER is a field of mixed_precision, all of which _precision_fields sets.
     fields = {name: value for name, value in switches.items() if name != _PARAM_GATHER}
     for name in _OVERLAPS:
         if f"ddp.{name}" in fields:

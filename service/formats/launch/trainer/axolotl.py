@@ -295,7 +295,7 @@ def _stop_at_fsdp1(settings: Settings) -> None:
         for name in (f"fsdp_config.{key}", f"fsdp_config.fsdp_{key}"):
             if name in settings.given:
                 _note_stop(settings, name, f"is of FSDP1 alone: {_FSDP1_REMOVED}")
-                settings.given.pop(name)  # the job is then read as FSDP2, which has none
+                settings.given.pop(name)  # the job is read as FSDP2, which has none
 
 
 def _note_stop(settings: Settings, name: str, rule: str) -> None:

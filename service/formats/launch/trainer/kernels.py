@@ -72,7 +72,7 @@ def read_switches(
         elif stand_in in switch_values.get(name, ()):
             assumed.append(f"{name} {settings[name]} is counted as {stand_in}")
             switch_settings[name] = stand_in
-        elif value not in kernel.defaults:  # values that leave the stack's own kernel
+        elif value not in kernel.defaults:  # a default leaves the stack's own kernel
             answer = kernel.answered_by
             cure = f"give {answer}" if answer else "leave it out, which takes more memory"
             reason = "this kernel is not described"

@@ -231,7 +231,7 @@ class _Reader:
         workload_of_trainer = read_workload(
             trainer_settings, self.assumed, default_origins={}, has_own_copy=True
         )
-        workload = workload_of_trainer | workload  # what the document sets counts
+        workload = workload_of_trainer | workload  # the document's values count
         layout["recompute"] = "full" if checkpoints_activations(trainer_settings) else "none"
         layout["offload_activations"] = trainer_settings.boolean("activation_offloading")
         objective = read_objective(trainer_settings)

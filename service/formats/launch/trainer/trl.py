@@ -45,7 +45,7 @@ def fill_in_defaults(
     objective = str(arguments.get(OBJECTIVE) or "sft")
     if objective != "sft":
         # Beside sft, loss_type is no choice of a kernel: it names the loss that compares answers.
-        # Of these losses only this one has other forward passes than its objective.
+        # Of these losses only apo_zero_unpaired has other forward passes than its objective.
         loss = arguments.pop(_LOSS, None)
         if loss == "apo_zero_unpaired":
             arguments[OBJECTIVE] = loss
