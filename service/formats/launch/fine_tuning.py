@@ -41,7 +41,7 @@ def with_fine_tuning(name: str, write: Write) -> Write:
             _require_trainable(name, job)
             configuration = write(job)
         except Inexpressible as refusal:
-            refusal.in_format(name)
+            refusal.in_format(name)  # the same error, whose message now names the format
             raise
         encoder = job.problem.architecture.encoder
         notes = [*_notes_on_training(name, job.problem.workload), *_notes_on_images(encoder)]

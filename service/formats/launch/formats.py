@@ -142,7 +142,7 @@ def format_named(name: str) -> LaunchFormat | None:
     if name in FORMATS:
         return FORMATS[name]
     if name.lower().replace("_", "-") in TOOLS:
-        return FORMATS[accelerate_writer.NAME]
+        return FORMATS[accelerate_writer.NAME]  # whose reader takes the files of all these tools
     stack = catalogue.stacks().get(name)
     return None if stack is None else format_of_stack(stack.id)
 

@@ -54,7 +54,7 @@ class Job:
     ) -> Self:
         """Returns the job of a legal layout, with its layers divided over pipeline chunks as
         predictions divide them."""
-        chunks = layers_of_chunks(problem, Layouts.of([layout]))[0]
+        chunks = layers_of_chunks(problem, Layouts.of([layout]))[0]  # of the one layout
         return cls(
             problem=problem,
             layout=layout,
@@ -168,7 +168,7 @@ class OwnName:
 
     def value(self, value: Any) -> Any:
         """Returns a value as the tool writes it."""
-        # JSON makes a key of any value, also of a list.
+        # The keys of `values` are JSON, since a value such as a list cannot be a key.
         return self.values.get(json.dumps(value, default=str), value)
 
 

@@ -33,13 +33,14 @@ def alternatives_in_settings(format_: str, knob: str, values: Sequence[Any]) -> 
     setting = KNOB_SETTINGS[format_].get(knob)
     if setting is None:
         return None
-    # These formats derive the schedule from the number of chunks, which this setting gives.
+    # These formats derive the schedule from the number of chunks, which this setting gives:
+    # without it a rank has one chunk, and runs 1f1b.
     if knob == "schedule" and format_ in _SCHEDULE_OF_CHUNKS:
         return f"without {setting}" if "1f1b" in values else None
     if knob in _COUNTS and knob not in _COUNTED_OTHERWISE.get(format_, ()):
         return f"{setting} {in_words(sorted(values))}"
     if knob in ("sequence_parallel", "offload_optimizer") and len(values) == 1:
-        if format_ == "megatron":
+        if format_ == "megatron":  # flags without a value
             return setting if values[0] else f"without {setting}"
         return f"{setting} {str(values[0]).lower()}" if knob == "sequence_parallel" else None
     return None

@@ -107,7 +107,8 @@ def other_format(format_: str, text: str) -> str | None:
     likely = max(matches, key=lambda name: matches[name])
     if format_ in _READ_BY_TRAINER and likely in _READ_BY_TRAINER:
         return None  # one reader takes both
-    # Formats share names of settings, so only a clear majority tells.
+    # Formats share names of settings, so only a clear majority tells. A text with fewer names
+    # than _FEWEST_NAMES must have all of them in the other format.
     is_other = matches[likely] > 2 * matches[format_] and matches[likely] >= min(
         _FEWEST_NAMES, len(names)
     )
@@ -211,6 +212,7 @@ def unread_framework(text: str, files: LaunchFiles) -> tuple[str, str] | None:
 
 def _counts_by_format(names: Set[str]) -> dict[str, int]:
     """Returns how many of these names are of settings of each format."""
+    # KNOB_SETTINGS has an entry for each format.
     return {format_: len(names & _settings_of_format(format_)) for format_ in KNOB_SETTINGS}
 
 

@@ -274,7 +274,7 @@ def _start_command(
         lines += _placeholder_arguments(format_, configuration, variables, are_options=True)
         lines += _one_argument_a_line(format_.words(settings))
         lines += _placeholder_arguments(format_, configuration, variables, are_options=False)
-    lines.append('"$@"')
+    lines.append('"$@"')  # the arguments of the script itself, for the program
     if format_.words is not None:
         lines += _one_argument_a_line(format_.words(behind))
     return " \\\n  ".join(lines)
@@ -308,7 +308,8 @@ def _with_variable(word: str, *, is_list: bool) -> str:
 
 
 def _one_argument_a_line(words: Sequence[str]) -> Iterator[str]:
-    """Yields the words quoted for the shell, each flag joined with its values."""
+    """Yields the words quoted for the shell, each flag joined with its values. An argument
+    begins with a word such as --lr or lr=3e-4."""
     group: list[str] = []
     for word in words:
         if group and _BEGINS_ARGUMENT.match(word):

@@ -45,7 +45,7 @@ def set_switches(
         for name in names
         if settings.get(name) is not None
     }
-    known_release = release if release in releases(stack_id) else None
+    known_release = release if release in releases(stack_id) else None  # None is the newest
     return switch_fields(
         stack_id, switches, known_release, lambda condition: _may_apply(condition, layout)
     )

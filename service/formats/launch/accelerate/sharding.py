@@ -110,7 +110,7 @@ def _mesh_degrees(settings: Settings, num_devices: int | None) -> dict[str, Any]
         for axis, name in names.items()
         if not settings.is_auto(name)
     }
-    mesh |= _expert_degrees(settings, mesh)
+    mesh |= _expert_degrees(settings, mesh)  # dp_shard grows by ep, which lies within it
     sequence = settings.integer(f"{DEGREES}sp_size") or 1
     if sequence > 1:  # Ulysses of DeepSpeed or of ms-swift
         mesh["cp"] = sequence
@@ -172,8 +172,10 @@ def megatron_layout(settings: Settings, num_devices: int | None, stops: Stops) -
     }
     layout["sequence_parallel"] = settings.boolean(f"{prefix}_sequence_parallelism")
     layout["offload_optimizer"] = settings.boolean(f"{prefix}_optimizer_cpu_offload")
+    # Megatron's distributed optimizer is ZeRO 1.
     layout["zero_stage"] = int(settings.boolean(f"{prefix}_use_distributed_optimizer"))
     granularity = settings.text(f"{prefix}_recompute_granularity")
+    # recompute_activations is short for selective, and an explicit granularity overrides it.
     if settings.boolean(f"{prefix}_recompute_activations"):
         granularity = granularity or "selective"
     layout["recompute"] = granularity or "none"

@@ -49,7 +49,7 @@ def write(job: Job) -> LaunchConfiguration:
         "mixed_precision": _mixed_precision(job),
     }
     if job.problem.workload.precision == "fp8":
-        settings["fp8_config.backend"] = "AO"
+        settings["fp8_config.backend"] = "AO"  # torchao
         settings["fp8_config.enable_fsdp_float8_all_gather"] = True
     placeholders: dict[str, str] = {}
     if layout.zero_stage:
@@ -80,7 +80,7 @@ def _require_expressible(job: Job) -> None:
     """Raises Inexpressible for a layout or a precision that accelerate has no settings for."""
     layout = job.layout
     require_values(layout, NAME)
-    # The mesh of parallelism_config.py, _get_mesh.
+    # Ranks are in the order of accelerate's mesh (parallelism_config.py, _get_mesh).
     require_default_order(layout)
     _require_expressible_precision(job)
     _require_expressible_sharding(job)

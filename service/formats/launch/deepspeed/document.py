@@ -77,7 +77,7 @@ def read_document_settings(settings: Settings, stops: Stops, *, has_trainer: boo
 
 def num_devices(layout: Mapping[str, Any]) -> int | None:
     """Returns the product of the degrees of a document's layout, which has one data-parallel
-    degree; None where that is not known."""
+    degree; None where that is not known. Expert parallelism lies within these degrees."""
     ranks: int | None = layout.get("dp_shard") or layout.get("dp_replicate")
     return ranks and ranks * layout["pp"] * layout["cp"] * layout["tp"]
 
@@ -120,14 +120,14 @@ def _degrees(settings: Settings) -> dict[str, Any]:
     layout: dict[str, Any] = {
         "pp": settings.integer("pipeline.stages") or 1,
         "cp": settings.integer("sequence_parallel_size") or 1,
-        "tp": settings.integer("tensor_parallel.autotp_size", least=0) or 1,
+        "tp": settings.integer("tensor_parallel.autotp_size", least=0) or 1,  # 0 switches it off
         "ep": (ep if has_experts else None) or 1,
         "etp": (etp if has_experts else None) or 1,
     }
     if layout["pp"] > 1:
-        layout["schedule"] = "1f1b"
+        layout["schedule"] = "1f1b"  # the only one of DeepSpeed's pipeline engine
         if settings.text("pipeline.partition") == "uniform":
-            layout["balanced"] = False
+            layout["balanced"] = False  # every stage has as many layers, whatever they cost
     return layout
 
 
@@ -263,7 +263,9 @@ def _batch(
             layout["dp_shard" if layout["zero_stage"] else "dp_replicate"] = dp
     if not batch:
         return {}
-    if stops.noted:  # train_batch_size counts only where no two other numbers contradict it
+    # After a stop the numbers contradict each other: those of a rank, where both are given, count
+    # for more than train_batch_size.
+    if stops.noted:
         return {} if micro_batch and steps else {"global_batch": batch}
     without_tp = stops.attempt(
         partial(_divided_by_tp, "train_batch_size", batch, tp), instead=batch
@@ -277,6 +279,7 @@ def _ranks(batch: int, micro_batch: int, steps: int, stated_ranks: int | None) -
     equation = f"must be micro({micro_batch}) * accumulation({steps}) * ranks"
     ranks = batch // (micro_batch * steps)
     if batch % (micro_batch * steps):
+        # The nearest legal batches are advised; below the smallest one, that one and the next.
         below = (ranks or 1) * micro_batch * steps
         cure = f"train_batch_size {below} or {below + micro_batch * steps}"
         rule = f"{equation}, which has no whole number of ranks; change one of the three"

@@ -46,6 +46,7 @@ def write(job: Job) -> LaunchConfiguration:
         **_degrees(layout),
         **_recompute(layout),
         **launch_arguments(job.problem, layout),
+        # ZeRO refuses an optimizer of the script's own unless it is told so.
         **OPTIMIZERS.get(job.problem.workload.optimizer, {"zero_allow_untested_optimizer": True}),
     }
     return LaunchConfiguration(
@@ -154,7 +155,7 @@ def _degrees(layout: Layout) -> dict[str, Any]:
         settings["expert_parallel.autoep_size"] = layout.ep
     if layout.pp > 1:
         settings["pipeline.stages"] = layout.pp
-        settings["pipeline.partition"] = "uniform"
+        settings["pipeline.partition"] = "uniform"  # as many layers in each stage
     return settings
 
 

@@ -23,6 +23,7 @@ def detail_settings(details: ModelDetails) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if details.norm_epsilon is not None:
         settings["normalization_layer_epsilon"] = details.norm_epsilon
+    # MaxText's setting is a whole number.
     if details.rope_theta is not None and details.rope_theta.is_integer():
         settings["rope_max_timescale"] = int(details.rope_theta)
     return {**settings, **_rope_scaling(details)}
@@ -34,8 +35,10 @@ def _rope_scaling(details: ModelDetails) -> dict[str, Any]:
     scaling = details.rope_scaling
     if scaling is None:
         return {}
+    # MaxText has the numbers of _LLAMA3 in its code, and no settings for them.
     if scaling.kind == "llama3" and scaling.has_numbers(**_LLAMA3):
         return {"rope_type": "llama3.1", "rope_use_scale": True}
+    # Numbers that the model leaves out have the defaults of MaxText's settings.
     factor = scaling.number("factor", 40.0)
     original = scaling.number("original_max_position_embeddings", 4096.0)
     # MaxText takes whole factors, and has no setting for mscale_all_dim.

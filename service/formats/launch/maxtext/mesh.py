@@ -58,7 +58,7 @@ def mesh_of(layout: Layout, cluster: Cluster) -> Mesh:
     """Returns the mesh that places ranks as the layout does. Raises Inexpressible where MaxText
     has none."""
     split = _split_over_slices(layout, cluster)
-    expert, rule = _expert_axis(layout)
+    expert, rule = _expert_axis(layout)  # `rule` is "" unless experts use the context axis too
     shard_inside, shard_outside = split["dp_shard"]
     # The expert axis takes as many of dp_shard's ranks within a slice as it can.
     inside = math.gcd(expert, shard_inside)
@@ -121,6 +121,7 @@ def _require_axis_order(layout: Layout, cluster: Cluster, split: Degrees) -> Non
     """Raises Inexpressible where slices are joined by several levels of links and MaxText would
     place the axes on these levels in another order. `split` has the degrees within and across
     slices."""
+    # Where all slices are joined by one level of links, the order across them changes nothing.
     if sum(dim.scale == "out" for dim in cluster.dims) < 2:
         return
     outside = [axis for axis in layout.placement if split[axis][1] > 1]
@@ -185,10 +186,11 @@ def placement_of(split: Mapping[str, tuple[int, int]]) -> tuple[list[str], bool]
     for each axis. `split` has each axis' degrees within and across slices."""
     # A straddling axis lies both within slices and across them, and so comes between the others.
     straddling = [axis for axis in AXES if min(split[axis]) > 1]
+    # MaxText's order of axes is AXES within slices, and ACROSS across them.
     outside = [axis for axis in ACROSS if split[axis][0] == 1 < split[axis][1]]
     inside = [axis for axis in AXES if split[axis][1] == 1 < split[axis][0]]
     active = [*inside, *straddling, *outside]  # axes of degree 1 may stand anywhere
-    order = next(
+    order = next(  # PLACEMENTS has every order of the axes
         order for order in PLACEMENTS if [axis for axis in order if axis in active] == active
     )
     return list(order), len(straddling) < 2

@@ -78,6 +78,7 @@ class MeshReader:
                 across.fill(int(slices))
                 break
         if inside.is_known and across.is_known:
+            # A message about the number of devices says to change this setting.
             self.devices_setting = inside.setting(inside.axis_to_change)
             self.num_devices = inside.product * across.product
 
@@ -91,7 +92,7 @@ class MeshReader:
             "cp": total["cp"],
             "tp": total["tp"],
             "ep": total["expert"] * (total["cp"] if self._experts_over_context() else 1),
-            "sequence_parallel": total["tp"] > 1,
+            "sequence_parallel": total["tp"] > 1,  # the tensor axis shards norms and residuals too
         }
         for axis in ("pp", "cp", "tp"):
             if layout[axis] == 0:
@@ -163,6 +164,7 @@ class _Side:
             degree = values[setting]
             if degree < 1 and degree != -1:
                 raise Stopped(setting, degree, "must be at least 1, or -1", f"{setting}=1")
+            # _UNREAD_AXES count for nothing, and _NEAR_AXES as the axis most like them.
             if degree != 1 and axis in (*_UNREAD_AXES, *_NEAR_AXES):
                 settings.add_reservation(setting, *_AXIS_NOT_DESCRIBED)
             self.degrees[axis] = degree

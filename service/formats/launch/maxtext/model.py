@@ -169,6 +169,7 @@ def read_model(
         reason = "the catalogue does not have this model"
         settings.add_reservation("model_name", reason, _DESCRIBE_MODEL, answered_by="model")
         return None, None
+    # The sizes are read below. Other settings of the file may matter and not be modelled.
     for setting, value in of_model.items():
         settings.add_file_value_reservation(setting, value)
     return _read_sizes(values, settings)
@@ -262,7 +263,7 @@ def _mla_sizes(values: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     sizes = {name: values[name] for name in names}
-    return {**sizes, "q_lora_rank": values["q_lora_rank"] or None}
+    return {**sizes, "q_lora_rank": values["q_lora_rank"] or None}  # 0: queries have no latent
 
 
 def _moe_sizes(values: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -275,6 +276,7 @@ def _moe_sizes(values: Mapping[str, Any]) -> dict[str, Any] | None:
     return {
         "num_experts": values["num_experts"],
         "experts_per_token": values["num_experts_per_tok"],
+        # Where their width is not set, experts are as wide as a dense network.
         "moe_intermediate_size": values["base_mlp_dim"] if width < 1 else width,
         "num_shared_experts": values["shared_experts"],
         "first_k_dense": values["first_num_dense_layers"],

@@ -31,7 +31,7 @@ def package_file(path: str) -> PackageFile | None:
     for a file that trains nothing."""
     steps = [step for step in path.split("/") if step]
     if steps == [_BASE] or steps[-2:] == [_FOLDER, _BASE]:
-        return PackageFile(_BASE, {})
+        return PackageFile(_BASE, {})  # it sets the defaults, which count in any case
     if _FOLDER not in steps[:-1]:
         return None
     # The steps behind the last `configs` of the path.
@@ -41,7 +41,7 @@ def package_file(path: str) -> PackageFile | None:
     if name in files:
         return PackageFile(name, files[name])
     namesakes = [file for file in files if file.rpartition("/")[2] == in_folder[-1]]
-    if len(namesakes) != 1:
+    if len(namesakes) != 1:  # which of several is meant cannot be told
         return None
     return PackageFile(namesakes[0], files[namesakes[0]], is_moved=True)
 

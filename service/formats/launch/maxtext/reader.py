@@ -156,7 +156,7 @@ class _Reader:
         steps = values["gradient_accumulation_steps"]
         at_once = self._micro_batches_of_pipeline(layout["pp"])
         # A forward pass of a rank has `per_device` sequences of each of its devices.
-        micro_batch = per_device * devices_of_rank / max(at_once, 1)
+        micro_batch = per_device * devices_of_rank / max(at_once, 1)  # 0 is refused next
         if steps < 1 or at_once < 1 or micro_batch.denominator > 1 or micro_batch < 1:
             rule = (
                 f"gives a data-parallel rank of {devices_of_rank} devices {float(micro_batch):g}"
@@ -296,7 +296,8 @@ class _Reader:
         if not values["sparse_matmul"] and values["capacity_factor"] <= 0:
             reason = "every expert computes every token, and is read as its own alone"
             self.settings.add_reservation("sparse_matmul", reason, "use true, or a capacity_factor")
-        # The switch megablox, of grouped kernels, has sparse_matmul=true beside every value.
+        # In the table of switches, each value of megablox (grouped kernels) has sparse_matmul=true
+        # beside it.
         switches = {name: value for name, value in self.given.items() if name != "sparse_matmul"}
         if "megablox" in switches:
             switches["sparse_matmul"] = True
@@ -327,7 +328,8 @@ def _capacity(values: Mapping[str, Any]) -> dict[str, float]:
 
 def _stops(values: Mapping[str, Any], fsdp_degree: int) -> Iterator[Stop]:
     """Yields a stop for each setting that MaxText refuses when it starts (configs/types.py).
-    Rules of layouts are checked elsewhere. `fsdp_degree` is 0 where it is not known."""
+    Rules of layouts are checked elsewhere. `fsdp_degree` is 0 where it is not known: the axis
+    then takes all devices that the others leave, and counts as above 1."""
     if values["shard_optimizer_over_data"] and fsdp_degree != 1:
         rule = "does not go with fsdp: set ici_fsdp_parallelism=1, or leave it out"
         yield Stop(setting="shard_optimizer_over_data", value=True, rule=rule, source=TYPES)

@@ -111,7 +111,7 @@ def _cure_for_modules(architecture: Architecture, recomputes: set[str]) -> str |
     if "mlp_gate" in recomputes and architecture.is_moe:
         return "experts that share it have the names of dense networks; leave it out"
     networks = {*modules_of(architecture, ("mlp", "moe"))}
-    if recomputes & networks not in (set(), networks):
+    if recomputes & networks not in (set(), networks):  # some of them, and not all
         return "dense and sparse networks share their names; ask with both mlp and moe"
     return None
 
@@ -146,6 +146,7 @@ def _policy_settings(
         if kept == tensors:
             return {"remat_policy": name}
     places = {name: place for name in TENSORS if name in tensors}
+    # The input of a layer, from which the layer is recomputed, is kept in any case.
     return {"remat_policy": "custom", LAYER_INPUT: place, **places}
 
 
@@ -192,6 +193,7 @@ def _recompute_keeping(
         tensors |= {"mlpwi_0", "mlpwi_1"}
     if tensors & {"qkv_proj", "kv_proj"}:
         tensors |= _QKV_TENSORS
+    # Keys and values are kept as latents, from which heads are computed again, or as heads.
     keeps_latents = "kv_wa_proj" in tensors and "key_proj" not in tensors
     keeps_heads = tensors >= _QKV_TENSORS
     # Without the projections that attention reads, a layer is recomputed from its input. That is
@@ -214,7 +216,8 @@ def _recomputed_networks(
 ) -> tuple[list[str], bool]:
     """Returns the modules of feed-forward networks that are recomputed when these tensors stay
     in memory, and True where that list is exact. A kept output of a dense network counts only
-    where a norm follows: JAX drops what backward does not read."""
+    where a norm follows: JAX drops what backward does not read. The list names the modules of
+    dense and of sparse networks; the caller drops those that the model lacks."""
     if architecture is not None and architecture.is_moe:
         # Only custom policies name the tensors of experts; named ones count by those of an MLP.
         if tensors >= (_EXPERT_TENSORS if is_custom else _MLP_TENSORS):

@@ -117,6 +117,7 @@ class SettingSources:
         warning. A setting of the command line that differs from it is noted as a stop, as
         MaxText refuses it, unless override_model_config is set."""
         given = self.settings.given
+        # An instruct model has the file of its base model.
         model = str(given.get("model_name", "default")).removesuffix("-Instruct")
         may_differ = given.get("override_model_config") is True
         for name, value in model_file(model).items():
@@ -188,7 +189,7 @@ class SettingSources:
                     source=self.settings.table.facts["parser"],
                     cure=name if is_known else "",
                     meant=name if is_known else "",
-                    is_of_name=True,
+                    is_of_name=True,  # refused whatever else is set
                 )
             )
 
@@ -204,7 +205,7 @@ class SettingSources:
                 self.ignored.append(shown(name, value))
                 continue
             self._put_checked(name, self._typed_value(name, value))
-            self._of_files.discard(name)
+            self._of_files.discard(name)  # the file of the model does not override it now
 
     def _typed_value(self, name: str, text: str) -> Any:
         """Returns the value of a setting that is written as `text`: the list [1, 2] for "[1, 2]",
@@ -263,7 +264,7 @@ class SettingSources:
             name = variable.removeprefix("M_").lower()
             if variable.startswith("M_") and name in self.settings.table.fields:
                 self._put_checked(name, self._typed_value(name, value))
-                self._of_files.discard(name)
+                self._of_files.discard(name)  # the file of the model does not override it now
             elif variable in _COMPILER_FLAGS:
                 self._read_compiler_flags(variable, value)
 
@@ -271,6 +272,7 @@ class SettingSources:
         """Adds a reservation for each XLA flag that changes what is computed or keeps
         collectives from overlapping. Other flags tune kernels and schedules, which the model
         does not describe, and are ignored."""
+        # By pattern of a flag's name: the reason for the reservation, and advice.
         flags: Mapping[str, tuple[str, str]] = self.settings.table.facts["xla_flags"]
         for word in value.split():
             flag = word.lstrip("-")

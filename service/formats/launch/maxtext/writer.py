@@ -59,7 +59,7 @@ def write(job: Job) -> LaunchConfiguration:
     problem = job.problem
     mesh = mesh_of(job.layout, problem.cluster)
     model = model_settings(problem.architecture, field_table(TABLE))
-    if model.get("model_name") == "default":
+    if model.get("model_name") == "default":  # made by sizes; a file would have the details
         model |= detail_settings(job.details)
     if problem.workload.optimizer == "muon" and not takes_muon(model):
         cure = f"MaxText has no Muon for layers of {problem.architecture.name}; ask with adamw"
@@ -224,7 +224,8 @@ def _pipeline(job: Job) -> dict[str, Any]:
 
 
 def _recomputed_modules(job: Job) -> tuple[str, ...]:
-    """Returns the modules of selective recompute; the stack's own where the layout names none."""
+    """Returns the modules of selective recompute; where the layout names none, the first of the
+    stack's sets, which is its own choice."""
     return job.layout.recompute_modules or job.problem.stack.selective[0]
 
 
@@ -233,6 +234,7 @@ def _training(job: Job) -> dict[str, Any]:
     as weights. Raises Inexpressible where the chip's vendor has no quantization for the
     precision."""
     workload = job.problem.workload
+    # Quantized formats are of matrix products alone; all else is then in bf16.
     narrow = _DTYPES.get(workload.precision, "bfloat16")
     settings: dict[str, Any] = {
         "dtype": narrow,
@@ -284,6 +286,7 @@ def _placeholders(job: Job, *, has_model: bool) -> dict[str, str]:
     there. `has_model` says that MaxText makes the model by name or sizes."""
     is_on_gpus = not job.problem.cluster.is_torus
     uses_cudnn = is_on_gpus and job.problem.stack.attention_kernel == "cudnn"
+    # cuDNN has to be told how many documents a sequence has at most.
     named = placeholders(NAME, segments=uses_cudnn)
     if has_model:
         return named

@@ -99,6 +99,7 @@ def require_expressible(job: Job) -> None:
         # core/transformer/transformer_config.py: "CUDA graphs not supported with CPU offloading"
         cure = "graphs without experts go with no activations on the host; ask with none"
         raise Inexpressible("stack.moe_graphs", "partial", cure)
+    # Without a capacity factor, HybridEP makes the buffers of fixed size (static_experts).
     has_rank_capacity = model.is_moe and job.problem.stack.static_experts and not job.has_capacity
     if has_rank_capacity and layout.ep * layout.tp == 1:  # token_dispatcher.py asserts it
         cure = "HybridEP needs ep or tp above 1; ask with capacity_factor, or moe_graphs none"
@@ -154,7 +155,8 @@ def other_stack_fields(problem: Problem) -> Collection[str]:
 
 
 def uses_fsdp(job: Job) -> bool:
-    """Returns True where Megatron-FSDP shards in place of the distributed optimizer."""
+    """Returns True where Megatron-FSDP shards in place of the distributed optimizer, which is
+    ZeRO 1."""
     return job.layout.zero_stage > 1
 
 
@@ -182,7 +184,7 @@ def layout_arguments(job: Job) -> dict[str, Any]:
         "context_parallel_size": layout.cp,
     }
     if layout.cp > 1:
-        arguments["cp_comm_type"] = [_cp_comm_type(job)]
+        arguments["cp_comm_type"] = [_cp_comm_type(job)]  # a list of one is for all layers
     if job.problem.architecture.is_moe:
         arguments["expert_model_parallel_size"] = layout.ep
         arguments["expert_tensor_parallel_size"] = layout.etp
@@ -219,7 +221,7 @@ def _stage_split_arguments(job: Job) -> dict[str, Any]:
         )
     if layout.virtual_stages > 1:
         group = int(micro_batch_group(layout.pp, job.num_micro_batches))
-        if group != layout.pp:
+        if group != layout.pp:  # pp is Megatron's default
             arguments["microbatch_group_size_per_vp_stage"] = group
     return arguments
 
@@ -252,9 +254,10 @@ def _sharding_arguments(job: Job) -> dict[str, Any]:
         arguments |= {
             "use_megatron_fsdp": True,
             "data_parallel_sharding_strategy": _FSDP_STRATEGIES[layout.zero_stage],
-            "ckpt_format": "fsdp_dtensor",
+            "ckpt_format": "fsdp_dtensor",  # the only one that Megatron-FSDP saves
         }
     if layout.dp_replicate > 1:
+        # An instance is a group of ranks with one whole copy of the optimizer's state.
         arguments["num_distributed_optimizer_instances"] = layout.dp_replicate
     return arguments
 
@@ -272,7 +275,7 @@ def recompute_arguments(job: Job) -> dict[str, Any]:
         return {
             "recompute_granularity": "full",
             "recompute_method": "block" if block else "uniform",
-            "recompute_num_layers": block or 1,
+            "recompute_num_layers": block or 1,  # uniform by 1 is a checkpoint at each layer
         }
     modules = layout.recompute_modules or job.problem.stack.selective[0]  # the stack's own
     present = [name for name in modules if job.problem.has_module(name)]
@@ -296,6 +299,7 @@ def memory_arguments(job: Job) -> dict[str, Any]:
             "exp_avg_sq_dtype": "bf16",
         }
     if layout.offload_optimizer:
+        # Megatron refuses the first without the second.
         arguments |= {"optimizer_cpu_offload": True, "use_precision_aware_optimizer": True}
     if offloads_layers(job):  # all layers but one, which Megatron keeps on the device
         arguments["cpu_offloading_num_layers"] = job.problem.architecture.num_layers - 1

@@ -42,6 +42,7 @@ def common_attention(model: Architecture) -> Attention:
     if not model.attentions:
         supported = "some layer has attention"
         raise UnknownLayers("model.layers", model.name, supported)
+    # The first layer that compresses keys is the one that the error names.
     for rate in (mixer.compression.rate for mixer in model.attentions if mixer.compression):
         supported = "in its releases queries see keys of single tokens, and not pooled ones"
         raise UnknownLayers("model.compression", rate, supported)
@@ -94,6 +95,7 @@ def _head_arguments(attention: Attention) -> dict[str, Any]:
             "multi_latent_attention": True,
             **latent,
             "kv_lora_rank": attention.kv_lora_rank,
+            # Megatron counts the part of a head without rotary positions by itself.
             "qk_head_dim": attention.head_dim - attention.qk_rope_head_dim,
             "qk_pos_emb_head_dim": attention.qk_rope_head_dim,
             "v_head_dim": attention.v_head_dim,
@@ -195,6 +197,7 @@ def _mamba_arguments(mamba: Mamba2) -> dict[str, Any]:
     if mamba.bias or not mamba.conv_bias or not mamba.norm:
         supported = "Mamba-2 has a norm, and a bias of its convolution alone"
         raise UnknownLayers("model.recurrence.kind", mamba.kind, supported)
+    # Recurrences have the names of linear attention: Mamba-2's state is as wide as a key.
     return {
         "mamba_state_dim": mamba.key_head_dim,
         "mamba_head_dim": mamba.value_head_dim,

@@ -34,13 +34,14 @@ def model_arguments(job: Job) -> dict[str, Any]:
         "ffn_hidden_size": _dense_width(dense, moe),
         **mixers,
         "swiglu": gated,
+        # Of the two norms only LayerNorm has a bias.
         "normalization": "LayerNorm" if model.layers[0].norm_bias else "RMSNorm",
         **_bias_arguments(model),
         "untie_embeddings_and_output_weights": not model.tie_word_embeddings,
         "position_embedding_type": _position_embedding_type(job),
         **_window_arguments(model),
         **_vocabulary_arguments(model, job.layout.tp),
-        "attention_dropout": 0.0,
+        "attention_dropout": 0.0,  # Megatron has 0.1 unless told otherwise
         "hidden_dropout": 0.0,
     }
     if not gated and job.details.activation == "relu2":
@@ -58,7 +59,9 @@ def _layer_arguments(job: Job) -> dict[str, Any]:
     if has_pattern(model):
         chunks = job.layers_per_chunk
         has_one_stage = job.layout.pp == 1
+        # Without a pipeline the pattern has no | between chunks.
         return pattern_arguments(model, [sum(chunks)] if has_one_stage else chunks)
+    # Recurrences without a pattern are gated delta nets, as Mamba-2 makes a model a hybrid.
     is_recurrent = [layer.recurrence is not None for layer in model.layers]
     if not any(is_recurrent):
         return {"num_layers": model.num_layers}
@@ -111,6 +114,7 @@ def _require_plain_layers(model: Architecture) -> None:
         if layer.residual_streams > 1 or layer.attention_residuals:
             supported = "there is one residual stream"
             raise UnknownLayers("model.residual_streams", layer.residual_streams, supported)
+        # `blocks` is 2 for a layer with a mixer and a network, 1 with one of them alone.
         if layer.num_norms != layer.blocks or layer.post_norms:
             supported = (
                 "a layer has a norm before its mixer and one before its network, and no others"
@@ -135,7 +139,8 @@ def _feed_forward(model: Architecture) -> tuple[Mlp | None, Moe | None]:
 
 
 def _dense_width(dense: Mlp | None, moe: Moe | None) -> int:
-    """Returns the value of ffn_hidden_size: the width of dense networks, or else of experts."""
+    """Returns the value of ffn_hidden_size: the width of dense networks, or else of experts; 0
+    where the model has neither."""
     if dense:
         return dense.intermediate_size
     return moe.intermediate_size if moe else 0
@@ -209,7 +214,7 @@ def _expert_arguments(model: Architecture, moe: Moe) -> dict[str, Any]:
         arguments["moe_shared_expert_gate"] = True
     if moe.latent_size:
         arguments["moe_latent_size"] = moe.latent_size
-    if moe.groups_per_token < moe.num_groups:
+    if moe.groups_per_token < moe.num_groups:  # else groups of experts limit no choice
         arguments["moe_router_num_groups"] = moe.num_groups
         arguments["moe_router_group_topk"] = moe.groups_per_token
     return arguments

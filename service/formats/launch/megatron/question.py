@@ -95,8 +95,9 @@ def launch_reading(
     args = _with_assumed_experts(args)
     pp = args.integer("pipeline_model_parallel_size") or 1
     virtual = stops.attempt(lambda: virtual_stages(args, pp), instead=1)
+    # All that reads the arguments below must see the same number, also after a stop.
     args = args.replaced(virtual_pipeline_model_parallel_size=str(virtual))
-    refuse_gpt_neox(args)
+    refuse_gpt_neox(args)  # whose arguments have the same names and other meanings
     if stack_id == NAME:  # raises Invalid without it; Megatron-Bridge's recipes set it themselves
         args.required("micro_batch_size")
     layout = _layout(args, pp, virtual, stops)
@@ -107,7 +108,7 @@ def launch_reading(
     return LaunchReading(
         format=stack_id,
         framework=framework,
-        version=release or list(releases(stack_id))[-1],
+        version=release or list(releases(stack_id))[-1],  # the newest
         model=_model(args),
         workload=workload,
         stack=_stack(args, layout, stack_id, release, switches),
@@ -158,6 +159,7 @@ def _load_balancing(args: Arguments) -> str:
     if args.boolean("moe_router_enable_expert_bias"):
         return "bias"
     types = re.findall(r"\w{1,40}", args.text("moe_router_load_balancing_type") or "", re.ASCII)
+    # A number, or a list of numbers, with any digit but 0.
     has_weight = re.search(r"[1-9]", args.text("moe_aux_loss_coeff") or "") is not None
     if types == ["none"] and has_weight:
         types = ["aux_loss"]  # a weight without a type is of Megatron's default type
@@ -244,6 +246,7 @@ def _stack_of_layout(args: Arguments, layout: Mapping[str, Any]) -> dict[str, An
         fields["sequence_parallel"] = [True, False]  # the catalogue's stack has True alone
     if layout["cp"] > 1:
         types = re.findall(r"[\w+]{1,40}", args.text("cp_comm_type") or "", re.ASCII)
+        # Of a list with a type for each layer the first counts; half_read notes what is lost.
         fields["context"] = _CONTEXT_EXCHANGES.get(types[0] if types else "p2p", "ring")
     if "global_aux_loss" in (args.text("moe_router_load_balancing_type") or ""):
         # Its statistics run over the micro-batches so far (core/transformer/moe/router.py).
@@ -262,13 +265,13 @@ def _applies(condition: Condition, args: Arguments, layout: Mapping[str, Any]) -
         "pp": layout["pp"] > 1,
         "cp": layout["cp"] > 1,
         "ep": layout["ep"] > 1,
-        "ep_beside": layout["ep"] > 1,
+        "ep_beside": layout["ep"] > 1,  # all-to-alls of experts beside another micro-batch
         "interleaved": layout["virtual_stages"] > 1,
         "moe": is_sparse,
         "dense": not is_sparse,
         "zero_1_2": layout["zero_stage"] in (1, 2),
         "zero_3": layout["zero_stage"] == 3,
         "low_precision_zero": is_low and layout["zero_stage"] > 0,
-        "never": False,
+        "never": False,  # no argument sets it
     }
     return holds.get(condition, True)

@@ -104,6 +104,7 @@ def _switch_arguments(args: Arguments, source: Source) -> dict[str, Any]:
             arguments[name] = value
         # A flag such as --no-rope-fusion is on where its argument is False.
         elif value == str(not switches_off(name)):
+            # Two flags may make one choice, --fp4-param-gather that of --fp8-param-gather.
             arguments[_FLAG_OF_SAME_SWITCH.get(name, name)] = True
     return arguments
 
@@ -114,7 +115,7 @@ def _unread(args: Arguments, source: Source) -> UnreadSettings:
     change nothing."""
     settings = source.settings
     needed = _NEEDED_BY.get(args.text("experimental_attention_variant") or "", ())
-    settings.change(dict.fromkeys(needed))
+    settings.change(dict.fromkeys(needed))  # a value of None removes the flag
     for flag in source.flags:
         if reason_and_cure := why_half_read(argument_of(flag), args):
             settings.add_reservation(flag, *reason_and_cure)

@@ -38,7 +38,7 @@ def refusals(
     stops = [*_stops_of_rules("refusals", args, SOURCE)]
     if is_newest:
         stops += _stops_of_rules("of_parser", args, facts(_RULES)["of_parser_source"])
-    # Kernels of FSDP need more than one hardware queue.
+    # Kernels of FSDP need more than one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS).
     sharding = next((name for name in _FSDP_ARGUMENTS if args.boolean(name)), None)
     if sharding is not None and environment.get(_QUEUES) == "1":
         rule = f"needs {_QUEUES} above 1 or unset, and it is 1"
@@ -86,7 +86,7 @@ def _is_related(args: Arguments, name: str, relation: str, other: Any) -> bool:
     if relation in ("above", "at_most"):
         count = args.integer(name, least=0)  # an absent count is 1
         return ((1 if count is None else count) > other) == (relation == "above")
-    if text is None or args.text(other) is None:
+    if text is None or args.text(other) is None:  # no rule is broken by a number that is not known
         return False
     least = args.required(other)
     return (args.required(name, least=0) >= least) == (relation == "at_least")

@@ -108,7 +108,7 @@ def _read_words(words: Sequence[str]) -> tuple[Settings, dict[str, str]]:
     flag_of_alias = table().facts["same_as"]
     settings = from_words([flag_of_alias.get(word, word) for word in words])
     of_deepspeed = {
-        argument: str(settings.given.pop(name)) or "True"
+        argument: str(settings.given.pop(name)) or "True"  # of a flag without a value
         for name, argument in table().facts["of_deepspeed"].items()
         if name in settings.given
     }
@@ -172,6 +172,7 @@ def _words_of(values: Mapping[str, Any]) -> Iterable[str]:
     for flag, value in values.items():
         if value is True:
             yield flag
+            # A few flags take the word True; the others are switches.
             if flag in table().fields and takes_value(flag):
                 yield "True"
         elif value not in (False, None):

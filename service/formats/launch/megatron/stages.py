@@ -27,6 +27,7 @@ def stage_arguments(
     ends = _end_arguments(layers, pp, virtual_stages)
     if ends is not None:
         return {**virtual, **ends}
+    # The layout has the number of chunks in it, and Megatron takes only one of the two.
     return {"pipeline_model_parallel_layout": layout_string(layers, mtp_layers)}
 
 
@@ -41,6 +42,7 @@ def _end_arguments(layers: Sequence[int], pp: int, virtual_stages: int) -> dict[
     if is_even_within_stages and len(middle_counts) <= 1 and layers[0] and layers[-1]:
         # An end with as many layers as every middle stage needs no argument.
         middle = middle_counts.pop() * virtual_stages if middle_counts else None
+        # These arguments count the layers of a stage, which are those of all its chunks.
         sizes = {FIRST: layers[0] * virtual_stages, LAST: layers[-1] * virtual_stages}
         return {name: size for name, size in sizes.items() if size != middle}
     # Where the embedding and the loss count as layers, the ends have at most one layer less.
@@ -62,6 +64,7 @@ def layout_string(layers: Sequence[int], mtp_layers: int) -> str:
     text = ""
     for chunk, run in groupby(chunks[:-1]):
         times = len(list(run))
+        # A chunk that comes once or twice is as short written out.
         text += f"({chunk}|)*{times}" if times > 2 else f"{chunk}|" * times
     return text + chunks[-1]
 

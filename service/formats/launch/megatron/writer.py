@@ -64,7 +64,7 @@ def write(job: Job) -> LaunchConfiguration:
         environment=job_arguments.environment(job),
         placeholders=_placeholders(job),
         list_placeholders=("--data-path",),
-        placeholder_defaults={"--load": "--save"},
+        placeholder_defaults={"--load": "--save"},  # a restarted job loads what it saved
         slurm=slurm_options(job.machines),
         notes=tuple(_notes(job)),
     )
@@ -151,6 +151,7 @@ def _rope_scaling(job: Job) -> dict[str, Any]:
     scaling = job.details.rope_scaling
     if scaling is None:
         return {}
+    # Numbers that have no flag must be those that Megatron has in its code (_LLAMA3, _YARN).
     if scaling.kind == "llama3" and scaling.has_numbers(**_LLAMA3):
         factor = scaling.number("factor", 8.0)
         return {"use_rope_scaling": True, "rope_scaling_factor": factor}
@@ -174,7 +175,7 @@ def _placeholders(job: Job) -> dict[str, str]:
     model = job.problem.architecture
     has_loss = model.is_moe and job.problem.workload.load_balancing != "bias"
     return placeholders(
-        NAME,
+        NAME,  # the keywords say which groups of placeholders the job needs
         rotary=_has_rotary(job) and "rotary_base" not in _rotary_arguments(job),
         norms=job.details.norm_epsilon is None,
         indexer=any(attention.indexer for attention in model.attentions),

@@ -35,6 +35,7 @@ def argument_of_field() -> Mapping[str, str]:
     arguments = {field: argument for argument, field in renamed.items()}
     for field in table().fields:
         argument = field.removeprefix(_MODEL)
+        # Fields of the model have the argument's name, unless that argument is a renamed one.
         is_alike = field.startswith(_MODEL) and argument in flag_of_argument()
         if is_alike and argument not in renamed:
             arguments[field] = argument

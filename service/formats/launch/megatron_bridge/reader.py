@@ -64,6 +64,7 @@ def read(
     overrides.change(changes)
     arguments = in_todays_names(filled_in(_arguments_of_overrides(overrides)))
     stops = Stops(SOURCE)
+    # Messages about an argument are to call it by its field.
     fields = {argument: field_of_argument(argument) for argument in flag_of_argument()}
     args = without_refused(Arguments(arguments, fields), stops)
     reading = launch_reading(
@@ -124,7 +125,7 @@ def _arguments_of_overrides(overrides: Overrides) -> dict[str, str]:
     argument_of = argument_of_field()
     fields = overrides.texts
     arguments = {argument_of[name]: text for name, text in fields.items() if name in argument_of}
-    for sequence in ("dataset.seq_length", "model.seq_length"):
+    for sequence in ("dataset.seq_length", "model.seq_length"):  # the model's counts for more
         if sequence in fields:
             arguments["seq_length"] = fields[sequence]
     arguments |= _precision_arguments(fields)
@@ -163,7 +164,8 @@ def _precision_arguments(fields: Mapping[str, str]) -> dict[str, str]:
         if formats is None:
             rule = f"must be one of {', '.join(precisions())}{suggestion(key, precisions())}"
             raise invalid_launch(f"mixed_precision={name[:80]}", rule)
-        values = {"bf16": "False", **formats}
+        values = {"bf16": "False", **formats}  # bf16 is on by default, `formats` may have fp16
+    # One of the two formats excludes the other, and bf16 is on by default.
     if fields.get("mixed_precision.fp16") == "True":
         values["bf16"] = "False"
     for format_ in _FORMATS:
@@ -202,6 +204,7 @@ def _switches(overrides: Overrides) -> dict[str, Any]:
     reduces_in_fp32 = fields.get("mixed_precision.grad_reduce_in_fp32")
     if reduces_in_fp32 is not None:
         switches[_GRADIENTS_IN_FP32] = reduces_in_fp32
+    # Gathering parameters in fp4 and in fp8 is one switch.
     gathers = fields.get("mixed_precision.fp4_param_gather")
     if gathers is not None:
         switches[_PARAM_GATHER] = gathers
@@ -213,6 +216,7 @@ def _named_precision(fields: Mapping[str, str]) -> dict[str, Any]:
     default."""
     key = fields.get("mixed_precision", "bf16_mixed").replace("-", "_").removesuffix("()")
     formats = precisions().get(key, {})
+    # A named precision that leaves one of the two out has the default of MixedPrecisionConfig.
     return {
         _GRADIENTS_IN_FP32: formats.get("grad_reduce_in_fp32", "True"),
         _PARAM_GATHER: formats.get("fp8_param_gather", "False"),

@@ -66,6 +66,7 @@ class Overrides:
         match = _RECIPE.fullmatch("_".join(values))
         if match is None:
             return None
+        # The catalogue has a period in versions: "llama31_8b" -> "llama3.1_8b".
         return named_model("recipe", _JOINED_VERSION.sub(r"\1\2.\3", match["model"])).id
 
     @property
@@ -152,6 +153,7 @@ def _overrides_of(pairs: Iterable[tuple[str, str]]) -> Overrides:
             for field_name, value in fields_of_scheme(text).items():
                 overrides.settings.put(field_name, _typed_value(field_name, value))
         elif name in _RECIPE_OPTIONS:
+            # Several options may name it together: "m llama3 s 8b".
             overrides.recipe = f"{overrides.recipe or ''} {name} {text}".strip()
         elif "." in name or name == "mixed_precision":
             overrides.settings.put(name, _typed_value(name, text))
@@ -226,6 +228,7 @@ def _apply_run_options(overrides: Overrides, options: Mapping[str, str]) -> None
     NeMo's trainer. Raises Invalid for an unknown compute_dtype."""
     if options.get("num_gpus", "").isdecimal():
         overrides.num_ranks = int(options["num_gpus"])
+    # Fields of NeMo's trainer. They are read here, and must not be listed as settings that are not.
     nodes = overrides.settings.given.pop("trainer.num_nodes", None)
     devices = overrides.settings.given.pop("trainer.devices", None)
     if isinstance(nodes, int) and isinstance(devices, int):

@@ -80,7 +80,7 @@ def write(job: Job) -> LaunchConfiguration:
         framework=FRAMEWORK,
         version=RELEASE,
         settings={
-            **table().facts["off"],
+            **table().facts["off"],  # what recipes may switch on; the lines below override it
             **dict(_fields_of_arguments(arguments)),
             "dataset.seq_length": job.problem.workload.seq_len,
             **_precision_fields(job, switches),
@@ -90,6 +90,7 @@ def write(job: Job) -> LaunchConfiguration:
         },
         environment=job_arguments.environment(job),
         placeholders=_placeholders(job),
+        # A restarted job loads what it saved.
         placeholder_defaults={"checkpoint.load": "checkpoint.save"},
         slurm=slurm_options(job.machines),
         notes=tuple(_notes(job, switches)),
@@ -134,7 +135,7 @@ def _fields_of_arguments(arguments: Mapping[str, Any]) -> Iterator[tuple[str, An
         if argument == "use_distributed_optimizer":
             yield "optimizer.use_distributed_optimizer", value
         if argument == "optimizer_cpu_offload":
-            yield "optimizer.optimizer_offload_fraction", 1.0
+            yield "optimizer.optimizer_offload_fraction", 1.0  # all of the state
 
 
 def _model_fields(job: Job) -> dict[str, Any]:
@@ -145,7 +146,7 @@ def _model_fields(job: Job) -> dict[str, Any]:
     heads = arguments["num_attention_heads"]
     ties = not arguments.pop("untie_embeddings_and_output_weights")
     arguments.pop("squared_relu", None)  # here it is a function, which only the recipe can set
-    arguments.pop("group_query_attention", None)
+    arguments.pop("group_query_attention", None)  # here it follows from num_query_groups
     for name in _LIST_ARGUMENTS:  # "([0]*3+[1]*58)" for Megatron-LM is a list of 61 numbers here
         if isinstance(arguments.get(name), str):
             is_on_by_layer = layer_switches(arguments[name].replace(" ", ""), model.num_layers)
@@ -158,6 +159,7 @@ def _model_fields(job: Job) -> dict[str, Any]:
         **dict(_fields_of_arguments(arguments)),
         "model.share_embeddings_and_output_weights": ties,
         "model.should_pad_vocab": True,
+        # The layer pattern has the modules of multi-token prediction in it.
         **({"model.mtp_hybrid_override_pattern": None} if has_pattern(model) else {}),
         **(_freezing_fields(model.encoder) if model.encoder else {}),
     }
@@ -212,6 +214,7 @@ def _precision_fields(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
     fields = {f"mixed_precision.{field}": is_on for field, is_on in formats_on.items()}
     fields["mixed_precision.grad_reduce_in_fp32"] = switches.get(_GRADIENTS_IN_FP32, True)
     if precision == "fp8":
+        # The named fp8 leaves these layers in bf16; the job has all layers in fp8.
         fields["mixed_precision.first_last_layers_bf16"] = False
     if precision == "nvfp4":
         fields["mixed_precision.fp4_param_gather"] = gathers
@@ -226,8 +229,8 @@ def _named_precision_suffices(job: Job, switches: Mapping[str, Any]) -> bool:
     """Returns True where the named mixed precision sets exactly what the switches ask for."""
     precision = job.problem.workload.precision
     usual = precisions()[_PRECISION_NAMES[precision]]
-    reduces_in_fp32 = usual.get("grad_reduce_in_fp32") != "False"
-    gathers = usual.get("fp8_param_gather") == "True"
+    reduces_in_fp32 = usual.get("grad_reduce_in_fp32") != "False"  # True by default
+    gathers = usual.get("fp8_param_gather") == "True"  # False by default
     return (
         precision != "fp8"  # whose name leaves the first and the last layer in bf16
         and switches.get(_GRADIENTS_IN_FP32, reduces_in_fp32) == reduces_in_fp32
@@ -238,7 +241,7 @@ def _named_precision_suffices(job: Job, switches: Mapping[str, Any]) -> bool:
 def _switch_fields(switches: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of the software choices `switches`, such as an overlap. Those of data
     parallelism are set in comm_overlap too, which overwrites them (training/comm_overlap.py)."""
-    # Fields of mixed_precision are those of _precision_fields.
+    # _PARAM_GATHER is a field of mixed_precision, all of which _precision_fields sets.
     fields = {name: value for name, value in switches.items() if name != _PARAM_GATHER}
     for name in _OVERLAPS:
         if f"ddp.{name}" in fields:
@@ -259,7 +262,7 @@ def _placeholders(job: Job) -> dict[str, str]:
     return {
         "recipe": recipe,
         **placeholders(
-            NAME,
+            NAME,  # the keywords say which groups of placeholders the job needs
             loss=has_loss,
             indexer=any(attention.indexer for attention in model.attentions),
             adapters=has_adapters,

@@ -59,7 +59,8 @@ def words_of_today(name: str, value: Any) -> str:
 
 
 def name_in(name: str, release: str | None) -> str:
-    """Returns the name that a release has for a setting of 0.3.0, the release that is written."""
+    """Returns the name that a release has for a setting of 0.3.0, the release that launch
+    configurations are written for (WRITTEN)."""
     if release is None or known_release("torchtitan", release) == WRITTEN:
         return name
     return str(field_table(TABLE).facts["earlier"]["named"].get(name, name))

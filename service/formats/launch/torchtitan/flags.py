@@ -118,6 +118,7 @@ class _CommandReader:
         for variable, name in _VARIABLES.items():
             if variable in environment:
                 self.settings.put(name, environment[variable])
+        # A TOML file is of a release before 0.3.0, and MODULE shows that 0.3.0 runs.
         if "CONFIG_FILE" in environment and "module" not in self.settings.given:
             self.unknown[_CONFIG_FILE] = environment["CONFIG_FILE"]
 
@@ -220,6 +221,7 @@ def _flags_and_strays(words: Sequence[str]) -> Iterator[_Flag | str]:
     for word in words:
         begins_flag = word.startswith("--")
         if flag is not None and not begins_flag and not _SUBCOMMAND.fullmatch(word):
+            # A flag with its value behind = takes no further words.
             (flag.strays if flag.has_equals else flag.values).append(word)
             continue
         if flag is not None:

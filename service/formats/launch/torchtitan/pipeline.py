@@ -75,6 +75,7 @@ def _candidate_weights(layers_per_chunk: Sequence[int]) -> Iterator[tuple[int, i
     for weight in range(2 * max(layers_per_chunk) + 1):
         # With the weights counted, the first `extra` chunks have base + 1 layers, others `base`.
         base, extra = divmod(num_layers + weight, chunks)
+        # What an end's layers lack of that size is the weight of the embedding or the head.
         first = base + (extra > 0) - layers_per_chunk[0]
         last = base - layers_per_chunk[-1]
         if first >= 0 and last >= 0 and first + last == weight:
@@ -88,6 +89,7 @@ def generated_split(num_layers: int, chunks: int, first: int, last: int) -> tupl
     if chunks == 1:
         return (num_layers,)
     base, extra = divmod(num_layers + first + last, chunks)
+    # Refused: too few layers for all chunks, or an end that outweighs a whole chunk.
     if base == 0 or first > base or last > base:
         return None
     sizes = [base + (chunk < extra) for chunk in range(chunks)]
@@ -139,5 +141,5 @@ def _chunks_of_rank(chunks: int, pp: int, name: str) -> int:
     they do not divide evenly."""
     if chunks % pp:
         rule = f"gives {chunks} chunks, which must be a multiple of the {pp} pipeline ranks"
-        raise Stopped(f"--{name}", None, rule)
+        raise Stopped(f"--{name}", None, rule)  # None: the message shows no value
     return chunks // pp

@@ -126,6 +126,7 @@ class _Reader:
             stops=(
                 *self.stops.noted,
                 *unread.stops,
+                # These rules are those of 0.3.0.
                 *(() if earlier else stops_at_start(values, layout, self.config)),
             ),
             settings=self.settings.known,
@@ -238,6 +239,7 @@ class _Reader:
         number of layers is known. Adds reservations for a schedule or a split that is not
         modelled."""
         name = "parallelism.pipeline_parallel_schedule"
+        # An unknown schedule is a stop, and needs no reservation too: (…, True) stands in for it.
         schedule, is_described = self.stops.attempt(
             partial(_schedule_named, self.values[name]), instead=("1f1b", True)
         )
@@ -390,7 +392,7 @@ class _Reader:
         may_capture = self.earlier is None and layout["pp"] == 1 and layout["ep"] == 1
         captures = may_capture and not values["training.disable_cuda_graphs"]
         switches["training.disable_cuda_graphs"] = not captures
-        scaling = config.get("scaling", {})
+        scaling = config.get("scaling", {})  # of fp8: {"fp8_scaling": "rowwise"}
         stack = {"name": NAME, **switch_fields(NAME, switches, self._release), **scaling}
         if captures:
             stack["launch"] = "graph"  # kernels may be captured uncompiled
@@ -425,6 +427,7 @@ def _num_micro_batches(
     if "dp_shard" not in layout:
         return None
     ranks = layout["dp_replicate"] * layout["dp_shard"]
+    # A batch that does not divide evenly is a stop, noted in _global_batch.
     return max(workload["global_batch"] // (ranks * layout["micro_batch"]), 1)
 
 

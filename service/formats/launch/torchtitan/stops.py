@@ -24,7 +24,8 @@ def stops_at_start(
     if captures and layout["pp"] > 1:
         rule = "CUDA graphs do not go with a pipeline: set it"
         yield Stop(setting=f"--{_DISABLES_GRAPHS}", value=False, rule=rule, source=SOURCE)
-    # The table says which config functions choose a dispatcher that CUDA graphs can capture.
+    # The table says which config functions choose a dispatcher that CUDA graphs can capture. An
+    # unknown function (an empty `config`) may choose one too.
     has_standard_dispatcher = config and not config.get("captures_experts")
     if captures and layout["ep"] > 1 and has_standard_dispatcher:
         rule = "the standard dispatcher of experts does not go with CUDA graphs: set it"

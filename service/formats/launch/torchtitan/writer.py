@@ -60,7 +60,7 @@ def write(job: Job) -> LaunchConfiguration:
         **_degrees(job.layout),
         **_pipeline(job, has_function=recipe is not None),
         **_switch_settings(job),
-        "checkpoint.enable": True,
+        "checkpoint.enable": True,  # off by default; checkpoint.folder is a placeholder
         RECOMPUTE: job.layout.recompute,
     }
     return LaunchConfiguration(
@@ -94,6 +94,7 @@ def _setting_words(name: str, value: Any) -> list[str]:
     if value is False:
         section, _, last = name.rpartition(".")
         return [f"--{section}.no_{last}"]
+    # A list of lists, as of the modules of each chunk, has a word for each inner list.
     if isinstance(value, list) and value and isinstance(value[0], list):
         return [f"--{name}", *(",".join(part) for part in value)]
     if isinstance(value, list):
@@ -130,7 +131,8 @@ def _require_expressible(job: Job) -> None:
 def _is_own_selective(job: Job) -> bool:
     """Returns True where the layout recomputes the modules that torchtitan's selective policy
     does, as far as the model has them. No flag lists other modules."""
-    # The policy is torchtitan's own, and not one that the request gives its stack.
+    # The policy is torchtitan's own, and not one that the request gives its stack. The year counts
+    # for requests about an older stack alone.
     launched = as_launched(job.problem, job.layout, shipped_profile().software_year)
     of_policy = launched.selective[0]
     given = job.layout.recompute_modules or of_policy
@@ -155,7 +157,7 @@ def _config_function(job: Job) -> tuple[str, str] | None:
         for name, config in configs.items():
             if (
                 config["model"] is not None
-                and not config.get("is_variant")
+                and not config.get("is_variant")  # as for fine-tuning, beside a plain function
                 and config.get("precision", "bf16") == precision
                 and config.get("optimizer", "adamw") == optimizer
                 and _is_trained_by(job.problem.architecture, config["model"])
@@ -248,8 +250,9 @@ def _switch_settings(job: Job) -> dict[str, Any]:
     if is_uncompiled:  # the loss may be compiled by itself
         compiles_loss = stack.loss == "compiled"
         settings["compile.enable"] = compiles_loss
+        # Without compilation the components count for nothing, and are the default.
         settings["compile.components"] = ["loss"] if compiles_loss else ["model", "loss"]
-        settings.pop("compile.enable_async_tensor_parallel", None)
+        settings.pop("compile.enable_async_tensor_parallel", None)  # refused uncompiled
     return settings
 
 
@@ -297,6 +300,7 @@ def _lora_converter(lora: Lora) -> str:
     """Returns the Python expression of the converter that adds LoRA adapters
     (components/lora.py)."""
     names = [name for target in lora.targets for name in _MATRICES_OF_TARGET.get(target, ())]
+    # An alpha of twice the rank is a usual scale; it changes neither time nor memory.
     return f"LoRAConverter.Config(rank={lora.rank}, alpha={2 * lora.rank}, target_modules={names})"
 
 

@@ -104,7 +104,7 @@ def _targets_and_modules(settings: Settings, assumed: list[str]) -> dict[str, li
     expert_parameters = _module_names(settings.given.get("lora_target_parameters")) & _IN_EXPERTS
     in_attention = bool(matrices & {*_ATTENTION_MATRICES})
     in_mlp = bool(matrices & {*_MLP_MATRICES})
-    in_experts = in_mlp or bool(expert_parameters)
+    in_experts = in_mlp or bool(expert_parameters)  # experts have the module names of an MLP
     is_adapted = {"attention": in_attention, "mlp": in_mlp, "experts": in_experts}
     # Where no name is known, all groups count.
     targets = [group for group, is_in in is_adapted.items() if is_in] or [*is_adapted]

@@ -24,7 +24,8 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
         if flag is not None and not word.startswith("--"):
             values = values_of[flag]
             values.append(word)
-            # A variable without a value that is the only one is refused where the flag is read.
+            # A flag's only value may be an undefined $VARIABLE, which is refused where the flag is
+            # read. One among several values may hold flags.
             if len(values) > 1:
                 require_arguments_defined(values[-2])
                 require_arguments_defined(word)

@@ -90,7 +90,7 @@ def _put_batch(trainer: TrainerSettings, settings: Settings) -> None:
     trainer.put("per_device_train_batch_size", micro_batch, source_name="micro_batch_size")
     trainer.put("gradient_accumulation_steps", steps)
     trainer.put("max_length", settings.value("sequence_len"), source_name="sequence_len")
-    if "optimizer" not in settings.given:
+    if "optimizer" not in settings.given:  # the default is axolotl's
         trainer.put("optim", settings.table.fields["optimizer"].default, source_name="optimizer")
 
 
@@ -118,6 +118,7 @@ def _put_objective(trainer: TrainerSettings, settings: Settings) -> None:
             trainer.put(OBJECTIVE, objective, source_name=name)
     if settings.text("rl"):
         trainer.put(OBJECTIVE, settings.text("rl"), source_name="rl")
+        # Both losses never hold all logits.
         if settings.boolean("dpo_use_liger_kernel"):
             trainer.put("loss_type", "chunked_nll", source_name="dpo_use_liger_kernel")
     if settings.boolean("rl_adapter_ref_model"):
@@ -249,6 +250,7 @@ def _put_context(trainer: TrainerSettings, settings: Settings, version: str | No
         trainer.put(f"{DEGREES}sp_size", cp, source_name="context_parallel_size")
     else:
         trainer.put(f"{DEGREES}cp_size", cp, source_name="context_parallel_size")
+        # accelerate's "alltoall" passes keys and values round the ring; "allgather" gathers them.
         trainer.put(f"{DEGREES}cp_comm_strategy", "alltoall")
     if backend == "usp":
         reason = "heads and a ring together are not described"
@@ -293,7 +295,7 @@ def _stop_at_fsdp1(settings: Settings) -> None:
         for name in (f"fsdp_config.{key}", f"fsdp_config.fsdp_{key}"):
             if name in settings.given:
                 _note_stop(settings, name, f"is of FSDP1 alone: {_FSDP1_REMOVED}")
-                settings.given.pop(name)
+                settings.given.pop(name)  # the job is read as FSDP2, which has none
 
 
 def _note_stop(settings: Settings, name: str, rule: str) -> None:

@@ -36,7 +36,8 @@ def started_program(text: str, files: LaunchFiles) -> Started | None:
     words = (*command.before, *command.program.split(" "), *command.words)
     if program_at(words) is None:  # no script, module or known tool
         return None
-    program, _, verb = command.program.partition(" ")  # of a tool with commands of its own
+    # The program may be a tool with a verb of its own: "axolotl train".
+    program, _, verb = command.program.partition(" ")
     names = [base_name(word) for word in command.before]
     starter = next((index for index, name in enumerate(names) if name in _STARTERS), None)
     return Started(

@@ -42,6 +42,7 @@ def in_names_of_trainer(
     dialect = DIALECTS.get(launched.dialect)
     if dialect is None:
         return TrainerSettings(settings=dict(launched.settings)), NOTHING_UNREAD
+    # A setting that is null counts as not given.
     values = {name: value for name, value in launched.settings.items() if value is not None}
     settings = Settings(field_table(dialect.table), values)
     invocation = Invocation(launched.num_devices, version, launched.objective)
@@ -60,5 +61,6 @@ def trainer_table(dialect: str) -> FieldTable:
         fields={**transformers.fields, **accelerate.fields},
         patterns=longest_first({**transformers.patterns, **accelerate.patterns}),
         facts={**accelerate.facts, **transformers.facts},
+        # The reaction to an unknown name: a stop, or a program of the caller's may read it.
         unknown="stops" if dialect == "trl" else "open",
     )

@@ -26,7 +26,7 @@ def with_fsdp(
     and fsdp_config.fsdp_offload_params."""
     options = arguments.pop("fsdp", None)
     file = arguments.pop("fsdp_config", None)
-    if options in _OFF_VALUES:
+    if options in _OFF_VALUES:  # fsdp_config alone switches nothing on
         return arguments
     if isinstance(file, str):
         sent = sent_settings(file, f"fsdp_config {file}", files, reservations)

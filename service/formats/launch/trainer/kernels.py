@@ -65,14 +65,14 @@ def read_switches(
         value = str(settings.get(name)).lower()
         if settings.get(name) is None or value in switch_values.get(name, ()):
             continue  # `set_switches` below reads it
-        del switch_settings[name]
+        del switch_settings[name]  # it would be refused: no switch of the stack has this value
         stand_in = kernel.counted_as.get(value)
         if value in kernel.fields:
             fields |= kernel.fields[value]
         elif stand_in in switch_values.get(name, ()):
             assumed.append(f"{name} {settings[name]} is counted as {stand_in}")
             switch_settings[name] = stand_in
-        elif value not in kernel.defaults:
+        elif value not in kernel.defaults:  # a default leaves the stack's own kernel
             answer = kernel.answered_by
             cure = f"give {answer}" if answer else "leave it out, which takes more memory"
             reason = "this kernel is not described"

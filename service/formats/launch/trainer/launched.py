@@ -161,7 +161,7 @@ def _launched_by(command: Started, files: LaunchFiles) -> Launched:
     )
     arguments, launcher_arguments = _split_at_launcher(arguments, dialect)
     launched.settings = _settings_of_arguments(arguments, launched)
-    launched.settings.pop("launcher", None)
+    launched.settings.pop("launcher", None)  # read below, and no setting of the training
     # axolotl starts the launcher that --launcher names, with the arguments behind `--`.
     launcher_of_tool = settings_of(arguments).get("launcher", "accelerate")
     if dialect == "transformers":

@@ -38,7 +38,7 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     trainer.put("gradient_checkpointing", not settings.boolean("disable_gradient_checkpointing"))
     trainer.put("activation_offloading", settings.boolean("use_unsloth_gc"))
     if settings.boolean("pure_bf16"):
-        trainer.put("bf16", False)
+        trainer.put("bf16", False)  # which would be mixed precision, with an fp32 copy
         trainer.put("dtype", "bfloat16", source_name="pure_bf16")
     _put_adapters(trainer, settings)
     _put_optimizer(trainer, settings)

@@ -39,7 +39,7 @@ def _spread_layers(settings: Settings, parts: TrainedParts, count: int) -> bool:
     layers = 0 if model.id is None else catalogue.architecture(model.id).num_layers
     if layers and count > 0 and layers % count == 0:
         stride = layers // count
-        parts.layers = set(range(stride - 1, layers, stride))
+        parts.layers = set(range(stride - 1, layers, stride))  # the last of each `stride` layers
         return True
     reason = "which layers are trained follows from how many the model has"
     cure = "give workload.trained.layers"

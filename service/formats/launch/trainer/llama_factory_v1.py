@@ -92,5 +92,6 @@ def _put_sharding(trainer: TrainerSettings, settings: Settings) -> None:
         trainer.put(
             "parallelism_config.parallelism_config_cp_size", cp, source_name="dist_config.cp_size"
         )
+        # The stack of FSDP tells Ulysses from other exchanges by this backend.
         if settings.text("dist_config.cp_mode") == "ulysses":
             trainer.put("parallelism_config.parallelism_config_sp_backend", "deepspeed")

@@ -38,6 +38,7 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
     flags = flag_of_argument()
     of_megatron = {name: value for name, value in arguments.items() if name in flags}
     of_swift = {name: value for name, value in arguments.items() if name not in flags}
+    # Samples are packed into sequences of packing_length, where it is given.
     length = of_swift.get("packing_length") or of_swift.get("max_length")
     if length is not None:
         of_megatron["seq_length"] = length
@@ -53,6 +54,7 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
     counting_notes: dict[str, str] = {}
     if launched.objective == "rlhf":
         preferences.put(OBJECTIVE, objective_of(settings))
+        # Messages are to show the setting by the name that the sender wrote.
         preferences.written[OBJECTIVE] = shown("rlhf_type", settings.value("rlhf_type"))
         objective = read_objective(preferences)
         workload |= workload_of(objective, preferences, assumed, has_adapters=bool(adapters))

@@ -21,7 +21,7 @@ _SEQUENCES_A_STEP = 16  # of all ranks, where nobody says how many (trainers/arg
 def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     """Returns ms-swift's settings under the names of accelerate and the Trainer."""
     trainer = renamed(settings)
-    micro_batch = settings.integer("per_device_train_batch_size") or 1
+    micro_batch = settings.integer("per_device_train_batch_size") or 1  # ms-swift's default
     trainer.put("per_device_train_batch_size", micro_batch)
     trainer.put("gradient_checkpointing", settings.boolean("gradient_checkpointing"))
     # By default ms-swift accumulates up to _SEQUENCES_A_STEP sequences.
@@ -63,7 +63,7 @@ def _put_precision(trainer: TrainerSettings, settings: Settings) -> None:
 def _put_adapters(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets LoRA adapters in `trainer`, unless all parameters are trained. LoRA is the default.
     Adds a reservation for adapters of other kinds."""
-    names = ("tuner_type", "train_type", "sft_type")
+    names = ("tuner_type", "train_type", "sft_type")  # the setting, and what it was called before
     name = next((candidate for candidate in names if candidate in settings.given), "tuner_type")
     kind = settings.text(name) or "lora"
     if kind == "full":
@@ -88,7 +88,7 @@ def _put_sharding(trainer: TrainerSettings, settings: Settings) -> None:
     facts = settings.table.facts
     preset = facts["deepspeed_presets"].get(str(settings.given.get("deepspeed")))
     if preset is not None:
-        trainer.settings.pop("deepspeed")
+        trainer.settings.pop("deepspeed")  # the preset's name would be taken for a file
         for name, value in preset.items():
             trainer.put(f"deepspeed.{name}", value, source_name="deepspeed")
     tp = settings.integer("deepspeed_autotp_size")
@@ -102,7 +102,7 @@ def _put_sharding(trainer: TrainerSettings, settings: Settings) -> None:
             trainer.put(name, value, source_name="fsdp")
     elif fsdp:
         trainer.put("fsdp", fsdp)
-    # ms-swift's own Ulysses is read as that of accelerate.
+    # ms-swift's own Ulysses is read as that of accelerate, which calls its degree otherwise.
     trainer.settings.pop("sequence_parallel_size", None)
     cp = settings.integer("sequence_parallel_size")
     if cp is not None and cp > 1:

@@ -101,6 +101,7 @@ def workload_of(
         is_shared = has_adapters and not settings.given.get(REFERENCE_MODEL)
         workload["reference"] = {
             "forwards": float(reference_forwards + objective.without_gradients),
+            # Forwards of the trained model itself (without_gradients) need no second weights.
             "own_weights": bool(reference_forwards) and not is_shared,
         }
     return workload
@@ -110,8 +111,8 @@ def count_in_sequences(
     objective: Objective, layout: dict[str, Any], workload: dict[str, Any]
 ) -> dict[str, str]:
     """Multiplies the batches of a layout and a workload, in place, by the sequences of a sample,
-    such as 2 for pairs. Returns a sentence about it, by the field of the request; nothing where a
-    sample is one sequence."""
+    such as 2 for pairs: launches count batches in samples, requests in sequences. Returns a
+    sentence about it, by the field of the request; nothing where a sample is one sequence."""
     if "micro_batch" in layout:
         layout["micro_batch"] *= objective.sequences
     if "global_batch" in workload:

@@ -142,7 +142,7 @@ class _Reader:
         """Returns arguments as settings that are checked by the tables of accelerate and the
         Trainer."""
         settings = Settings(trainer_table(self.launched.dialect), arguments)
-        # A plain script is known to train with preferences by its name, which messages then show.
+        # The objective of a plain script is read from its name (dpo.py), so messages show that.
         if not self._is_tool:
             settings.written[OBJECTIVE] = self.launched.program
         return settings
@@ -231,7 +231,7 @@ class _Reader:
         workload_of_trainer = read_workload(
             trainer_settings, self.assumed, default_origins={}, has_own_copy=True
         )
-        workload = workload_of_trainer | workload
+        workload = workload_of_trainer | workload  # the document's values count
         layout["recompute"] = "full" if checkpoints_activations(trainer_settings) else "none"
         layout["offload_activations"] = trainer_settings.boolean("activation_offloading")
         objective = read_objective(trainer_settings)
@@ -266,6 +266,7 @@ class _Reader:
         self.counting_notes |= count_in_sequences(read_objective(settings), layout, workload)
         switches: dict[str, Any] = {}
         if stack == "fsdp":
+            # `settings` has accelerate's document and the Trainer's arguments in one.
             switches = self._stack_fields(settings, settings, stack, layout)
         return self._with_model_and_unread(
             LaunchReading(

@@ -66,7 +66,7 @@ def parts_of_modules(names: Iterable[str]) -> TrainedParts:
 def parts_matching(patterns: list[str]) -> TrainedParts:
     """Returns the parts whose parameters match patterns such as "^model.layers.2[0-9]+" (axolotl
     0.21.0 utils/freeze.py, LayerNamePattern). A pattern matches from the start of a name, and a
-    period in it stands for itself."""
+    period in it stands for itself. Patterns that are too long, or too many to try, are unknown."""
     parts = TrainedParts()
     for pattern in map(str, patterns[:_MOST_PATTERNS]):
         if len(pattern) > _LONGEST:
@@ -87,7 +87,7 @@ def _add_matching_parts(parts: TrainedParts, pattern: str) -> None:
     if layer is not None:
         _add_layers(parts, layer)
     elif path in _WHOLE_MODEL:
-        has_only_layers = "layers" in names or path == "transformer.h"
+        has_only_layers = "layers" in names or path == "transformer.h"  # the layers of GPT-2
         parts.layers = None
         parts.embedding |= not has_only_layers  # model.* has the embedding in it
         parts.head |= not path  # the head is not inside of model.*, and only .* matches it

@@ -34,7 +34,7 @@ def read_workload(
     `default_origins` with sentences about what is counted otherwise, or by default."""
     workload = _precision(settings, default_origins) | _optimizer(settings, assumed)
     adapters = read_adapters(settings, assumed)
-    if not adapters:
+    if not adapters:  # beside adapters the model's own parameters are frozen
         _read_model_format(settings, workload, has_own_copy=has_own_copy)
         if settings.given.get(TRAINED):
             workload["trained"] = settings.given[TRAINED]
@@ -127,6 +127,7 @@ def _read_model_format(settings: Settings, workload: dict[str, Any], *, has_own_
     FSDP and DeepSpeed with mixed precision make an fp32 copy of it (`has_own_copy`). Raises
     Invalid for an unknown dtype."""
     dtype = settings.text("dtype") or settings.text("torch_dtype")
+    # Parameters of 32 bits are what a workload has by default; those of "auto" are not known.
     if dtype in (None, "auto", "float32", "fp32", "none"):
         return
     if dtype not in _HALF_PRECISIONS:

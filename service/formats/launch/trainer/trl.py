@@ -44,11 +44,12 @@ def fill_in_defaults(
             default_origins[_FIELD_OF_SETTING[name]] = f"the default of {name} in TRL"
     objective = str(arguments.get(OBJECTIVE) or "sft")
     if objective != "sft":
-        # Of the losses that compare answers, only this one has other forward passes.
+        # Beside sft, loss_type is no choice of a kernel: it names the loss that compares answers.
+        # Of these losses only apo_zero_unpaired has other forward passes than its objective.
         loss = arguments.pop(_LOSS, None)
         if loss == "apo_zero_unpaired":
             arguments[OBJECTIVE] = loss
-    since = _WITHOUT_LOGITS.get(objective)
+    since = _WITHOUT_LOGITS.get(objective)  # the first release that has such a loss
     if since is not None and arguments.get(_LOSS) in (None, "nll"):
         arguments[_LOSS] = _CHUNKED_LOSS
         assumed.append(
