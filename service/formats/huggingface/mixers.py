@@ -210,7 +210,7 @@ def chosen_blocks(part: AttentionPart) -> LayerPart:
             num_heads=cfg.size("index_n_heads"),
             head_dim=dim,
             top_k=cfg.size("index_topk_blocks") * cfg.size("index_block_size"),
-            weighs_heads=False,
+            weighs_heads=False,  # the largest score of any head counts
             norm_parameters=2 * dim,  # a norm of its queries, and one of its keys
         )
         return Layer(attention=replace(part(cfg, FULL), indexer=indexer))

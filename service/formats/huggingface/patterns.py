@@ -65,8 +65,8 @@ def repeating(*kinds: str) -> Kinds:
 
 def letters_or_period(cfg: Config) -> Callable[[int], str]:
     """Returns a function from the index of a layer to its kind. `sliding_window_pattern` is a
-    period of layers that see the whole sequence, or letters that repeat: L for a window, G for
-    the whole sequence. Without a window all layers see it (EXAONE 4)."""
+    period of layers that see the whole sequence, 4 by default, or letters that repeat: L for a
+    window, G for the whole sequence. Without a window all layers see it (EXAONE 4)."""
     if cfg.null("sliding_window"):
         return all_full(cfg)
     pattern = cfg.get("sliding_window_pattern")

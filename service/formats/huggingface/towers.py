@@ -46,7 +46,8 @@ class Tower:
 
 
 def side_of(cfg: Config, key: str) -> int:
-    """Returns a length that the config has as one number, or as equal height and width."""
+    """Returns a length that the config has as one number, or as equal height and width. Raises
+    Invalid where these differ."""
     value = cfg.get(key)
     if isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == value[1]:
         return cfg.with_value(key, value[0]).size(key)
