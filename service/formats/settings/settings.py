@@ -251,7 +251,7 @@ class Settings:
             setting=f"{self.table.prefix}{name}",
             value=self.given[name],
             rule=f"is no setting of {self._framework_and_release}, which stops at it: {hint}",
-            source=self.table.facts["parser"],
+            source=self.table.facts["parser"],  # the file of the framework that reads names
             cure=meant,
             meant=near or "",
             is_of_name=True,
