@@ -126,7 +126,7 @@ def _require_json(content_type: str) -> None:
 def _is_json(content_type: str) -> bool:
     """Returns whether a Content-Type names JSON in UTF-8, such as
     "application/merge-patch+json"."""
-    message = Message()
+    message = Message()  # an e-mail's, whose header for the type is written in the same way
     message["content-type"] = content_type
     subtype = message.get_content_subtype()
     is_application = message.get_content_maintype() == "application"

@@ -215,7 +215,8 @@ def _object_without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any] 
         rule = f"has more than {MAX_OWN_MEMBERS}"
         return _TooManyMembers(f"an object with {len(pairs)} members", rule)
     value = dict(pairs)
-    # Its lists of modules are long, and would break the limits though no reader needs them.
+    # A quantization_config may list every module of the model, which would break the limits
+    # though no reader needs the lists.
     if isinstance(quantization := value.get(_QUANTIZATION), dict):
         value[_QUANTIZATION] = _without_modules(quantization)
     if len(value) < len(pairs):
