@@ -190,6 +190,8 @@ def kimi_layer(part: LayerPart) -> LayerPart:
     has them."""
 
     def read(cfg: Config) -> Layer:
+        """Returns the layer that `part` reads, with attention residuals where the config has
+        them."""
         has_residuals = cfg.size_or_none("attn_res_block_size") is not None
         return replace(part(cfg), attention_residuals=has_residuals)
 

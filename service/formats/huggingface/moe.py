@@ -151,7 +151,7 @@ def longcat_flash_experts(cfg: Config) -> Moe:
         count="n_routed_experts",
         top_k="moe_topk",
         width="expert_ffn_hidden_size",
-        shared_width="ffn_hidden_size",
+        shared_width="ffn_hidden_size",  # the dense MLP beside them counts as shared
         selection_bias=True,
     )
     moe = part(cfg)

@@ -54,7 +54,7 @@ def heads(
             qk_norm=is_on(cfg, qk_norm),
             qk_norm_all_heads=qk_norm_all_heads,
             sinks=is_on(cfg, sinks),
-            output_gate=gate if is_on(cfg, output_gate) else None,
+            output_gate=gate if is_on(cfg, output_gate) else None,  # one for each head or element
         )
 
     return read

@@ -164,7 +164,8 @@ def heads_of_windows(part: AttentionPart) -> AttentionPart:
     where the config has one."""
 
     def read(cfg: Config, kind: str) -> Attention:
-        """Returns the attention of layers of this kind, with their own number of heads."""
+        """Returns the attention of layers of this kind, as `part` reads it, with the number of
+        heads that windowed layers have of their own."""
         num_heads = cfg.get("num_sliding_attention_heads")
         if kind == SLIDING and num_heads is not None:
             cfg = cfg.with_value("num_attention_heads", num_heads)

@@ -106,4 +106,5 @@ def projector_of(*sizes: int, bias: bool = True, norm: int = 0) -> Projector:
     """Returns a projector of matrices in sequence and a norm. `sizes` are the widths before,
     between and behind the matrices, and `norm` is the number of the norm's parameters."""
     matrices = tuple(zip(sizes, sizes[1:], strict=False))
+    # The bias of a matrix is as wide as its output.
     return Projector(matrices=matrices, vectors=norm + (sum(sizes[1:]) if bias else 0))

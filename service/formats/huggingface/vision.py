@@ -122,6 +122,7 @@ def _qwen2_5_vl(whole: Config, vision: Config, text_hidden: int) -> Tower:
     sees_all = vision.indices("fullatt_block_indexes", len(full))
     layers = tuple(full[index] if index in sees_all else local[index] for index in range(len(full)))
     output = vision.size("out_hidden_size")
+    # The norm is RMS, with a weight alone.
     return _qwen(vision, layers, hidden=hidden, output=output, norm=hidden)
 
 
@@ -174,7 +175,8 @@ def _siglip(vision: Config, merged: int, projector: Projector, tokens: int | Non
     hidden = vision.size("hidden_size")
     width = vision.size("intermediate_size")
     other = hidden + patches_of(vision) * hidden + 2 * hidden  # biases, positions, norm
-    if vision.flag("vision_use_head"):  # attention of one query, a norm and a network
+    if vision.flag("vision_use_head"):
+        # A learned query with four projections, a norm, and a network of two matrices; all biased.
         other += hidden + 4 * hidden * (hidden + 1) + 2 * hidden
         other += 2 * hidden * width + width + hidden
     return Tower(
