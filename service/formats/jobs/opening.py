@@ -73,4 +73,4 @@ def _json_objects(text: str) -> list[Mapping[str, Any]]:
         return []
     # kubectl lists may be long, and a job is among the first objects of a file.
     items = as_list(as_mapping(document).get("items"))[:_MOST_DOCUMENTS]
-    return [item for item in items if as_mapping(item)] or [document]
+    return [item for item in items if as_mapping(item)] or [document]  # an object alone
