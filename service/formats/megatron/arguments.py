@@ -81,6 +81,7 @@ def question(arguments: Mapping[str, str], optional: Collection[str] = ()) -> Ma
                 raise
     if "layout" in fields:
         layout = fields["layout"]
+        # Experts are spread over these same chips, so that ep is no further factor.
         shards = layout["dp_shard"] * layout["dp_replicate"]
         fields["num_chips"] = layout["tp"] * layout["pp"] * layout["cp"] * shards
     return fields

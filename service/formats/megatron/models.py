@@ -194,7 +194,7 @@ def _window_fields(args: Arguments, layers: int) -> dict[str, int]:
     has_window = _windowed_layers(args, layers)
     if all(has_window):
         return {"sliding_window": size}
-    period = has_window.index(False) + 1
+    period = has_window.index(False) + 1  # the first layer without a window ends a period
     if has_window != [_all_but_last_of_period(period, index) for index in range(layers)]:
         raise args.unsupported(
             "window_attn_skip_freq", "full attention at other than regular distances"
@@ -232,6 +232,7 @@ def _moe_fields(args: Arguments, layers: int) -> dict[str, int | bool]:
 
 def _expert_fields(args: Arguments) -> dict[str, int | bool]:
     """Returns the sizes of the experts, as a request writes them."""
+    # By default experts are as wide as a dense MLP.
     width = args.integer("moe_ffn_hidden_size") or args.required("ffn_hidden_size")
     return {
         "num_experts": args.required("num_experts", least=2),
