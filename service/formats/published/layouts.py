@@ -191,7 +191,7 @@ def _possible_schedules(
     """Returns the possible schedules, each with its number of chunks per stage: the stated one,
     or else the plain one and the most interleaved one that the layers allow."""
     if pp == 1:
-        return [("1f1b", 1)]
+        return [("1f1b", 1)]  # without a pipeline a schedule changes nothing
     schedules = [_schedule(training, problem, pp, assumed)]
     is_stated = training.get("pp_schedule") or training.get("vpp") is not None
     stage_layers, uneven = divmod(problem.architecture.num_layers, pp)
