@@ -72,7 +72,7 @@ class JsonRequest(Request):
             parsed = await run_in_threadpool(parse_body, body, parse)
         else:
             tenant = self.state.caller.tenant
-            texts = self.app.state.texts
+            texts = self.app.state.texts  # a process of its own, for which tenants take turns
             parsed = await texts.run(self.is_disconnected, tenant, parse_body, body, parse)
         if parsed is None:  # FastAPI would take null for no body at all
             raise Refused([Invalid("", None, "must be an object, not null")])

@@ -127,6 +127,7 @@ def _is_acceptable(value: Any) -> bool:
         inner: list[Any] = []
         for item in level:
             if isinstance(item, str):
+                # NaN and Infinity were parsed into texts of this class.
                 if isinstance(item, NonFiniteNumber) or _UNSTORABLE_CHARACTER.search(item):
                     acceptable = False
             elif isinstance(item, dict):
@@ -152,7 +153,7 @@ def _rejections(
     refused unless `allow_nan`."""
     if isinstance(value, _Rejected):
         yield Unreadable(value.rule, value.value, location)
-    elif isinstance(value, NonFiniteNumber):
+    elif isinstance(value, NonFiniteNumber):  # NaN or Infinity, as a text
         if not allow_nan:
             yield Unreadable("is not JSON, whose numbers are finite", str(value), location)
     elif isinstance(value, str):
