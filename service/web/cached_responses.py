@@ -47,6 +47,7 @@ class CachingRoute(JsonRoute):
         key = service.__version__, request.scope["path"], request.state.caller, body
         cached = memory.unchanged(key)
         if cached is None:
+            # With the number of commits so far: a later one would make the answer stale.
             request.state.cache_slot = _CacheSlot(memory, key, memory.changes.count())
             return None
         # A GET is cached as the text alone, and a POST as the location and text of its answer.

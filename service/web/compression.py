@@ -41,6 +41,7 @@ class CompressionMiddleware:
                 if message["status"] == _NOT_MODIFIED:
                     headers.add_vary_header("Accept-Encoding")
                 if headers.get("content-encoding") == "gzip" and "etag" in headers:
+                    # The suffix goes before the closing quotation mark.
                     headers["ETag"] = f'{headers["etag"][:-1]}{GZIP_SUFFIX}"'
             await send(message)
 

@@ -63,7 +63,7 @@ def tagged_response(document: dict[str, Any], etag: str) -> Response:
 def content_response(request: Request, content: bytes, media_type: str) -> Response:
     """Returns bytes in the negotiated media type with their digest as ETag, or 304 where
     If-None-Match has that ETag."""
-    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'  # 128 bits tell contents apart
     headers = {"Vary": "Accept"}
     not_modified = not_modified_response(request, etag, headers)
     return not_modified or Response(content, 200, {**headers, "ETag": etag}, media_type)

@@ -22,7 +22,7 @@ class EventLoop(asyncio.SelectorEventLoop):
         backlog: int = _AT_ONCE,
         *timeouts: Any,
     ) -> None:
-        """Accepts at most _AT_ONCE waiting connections, and then lets the loop serve others. The
-        kernel's queue of connections keeps its length."""
+        """Accepts at most _AT_ONCE waiting connections, where asyncio would accept `backlog`, and
+        then lets the loop serve others. The kernel's queue of connections keeps its length."""
         accept = super()._accept_connection  # type: ignore[misc]
         accept(protocol_factory, sock, sslcontext, server, min(backlog, _AT_ONCE), *timeouts)

@@ -58,6 +58,7 @@ def _process_metrics() -> Collector:
         if _has_ended(pid):
             # Its gauges of running work are dropped; its counters stay.
             mark_process_dead(pid)  # type: ignore[no-untyped-call]
+    # With None it is registered nowhere: the caller does that, for this scrape alone.
     return MultiProcessCollector(None)  # type: ignore[no-untyped-call]
 
 

@@ -84,6 +84,7 @@ class Connection(H11Protocol):
             self._start_timer()
 
     def on_response_complete(self) -> None:
+        """Notes when the answer was sent, from which time on the client is idle."""
         self._idle_since = self.loop.time()
         super().on_response_complete()
 

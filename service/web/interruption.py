@@ -60,7 +60,7 @@ class Interruptible:
             error = self.running.error
             if error is None or has_begun:
                 raise
-            task.uncancel()
+            task.uncancel()  # the task goes on, to answer
             await service_error_response(scope, error)(scope, receive, send)
         finally:
             self.running.tasks.discard(task)

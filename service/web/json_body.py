@@ -72,7 +72,7 @@ class JsonRequest(Request):
             parsed = await run_in_threadpool(parse_body, body, parse)
         else:
             tenant = self.state.caller.tenant
-            texts = self.app.state.texts
+            texts = self.app.state.texts  # a process of its own, for which tenants take turns
             parsed = await texts.run(self.is_disconnected, tenant, parse_body, body, parse)
         if parsed is None:  # FastAPI would take null for no body at all
             raise Refused([Invalid("", None, "must be an object, not null")])
@@ -126,7 +126,7 @@ def _require_json(content_type: str) -> None:
 def _is_json(content_type: str) -> bool:
     """Returns whether a Content-Type names JSON in UTF-8, such as
     "application/merge-patch+json"."""
-    message = Message()
+    message = Message()  # an e-mail's, whose header for the type is written in the same way
     message["content-type"] = content_type
     subtype = message.get_content_subtype()
     is_application = message.get_content_maintype() == "application"

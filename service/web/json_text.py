@@ -127,6 +127,7 @@ def _is_acceptable(value: Any) -> bool:
         inner: list[Any] = []
         for item in level:
             if isinstance(item, str):
+                # NaN and Infinity were parsed into texts of this class.
                 if isinstance(item, NonFiniteNumber) or _UNSTORABLE_CHARACTER.search(item):
                     acceptable = False
             elif isinstance(item, dict):
@@ -152,7 +153,7 @@ def _rejections(
     refused unless `allow_nan`."""
     if isinstance(value, _Rejected):
         yield Unreadable(value.rule, value.value, location)
-    elif isinstance(value, NonFiniteNumber):
+    elif isinstance(value, NonFiniteNumber):  # NaN or Infinity, as a text
         if not allow_nan:
             yield Unreadable("is not JSON, whose numbers are finite", str(value), location)
     elif isinstance(value, str):
@@ -215,7 +216,8 @@ def _object_without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any] 
         rule = f"has more than {MAX_OWN_MEMBERS}"
         return _TooManyMembers(f"an object with {len(pairs)} members", rule)
     value = dict(pairs)
-    # Its lists of modules are long, and would break the limits though no reader needs them.
+    # A quantization_config may list every module of the model, which would break the limits
+    # though no reader needs the lists.
     if isinstance(quantization := value.get(_QUANTIZATION), dict):
         value[_QUANTIZATION] = _without_modules(quantization)
     if len(value) < len(pairs):

@@ -59,7 +59,7 @@ class BodyLimit:
             return
         try:
             await self.app(scope, body.receive, send)
-        finally:
+        finally:  # the request is over, and its body no longer in memory
             self.held_bytes -= body.held_bytes
 
 
@@ -78,7 +78,7 @@ class _Body:
     async def receive(self) -> Message:
         """Returns the next ASGI message of the request. Raises BodyTooLarge, BodyTooSlow, or
         TooMuchHeld where all bodies together hold more memory than they may."""
-        if not self._more_body:
+        if not self._more_body:  # behind the body comes only the end of the connection
             return await self._receive()
         message = await self._next_message()
         size = len(message.get("body", b""))
@@ -103,7 +103,7 @@ class _Body:
 
     async def drain(self) -> None:
         """Reads and drops the rest of the body, so that the client gets to read its answer. Ends
-        when the client pauses, or has sent very much."""
+        when the client pauses, or has sent as much again as all bodies together may hold."""
         stop_at = self._received_bytes + _MAX_BODIES_HELD * self._limit.max_bytes
         with suppress(BodyTooSlow):
             while self._more_body and self._received_bytes < stop_at:

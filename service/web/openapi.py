@@ -118,7 +118,7 @@ def _remove_default_validation_error(document: dict[str, Any]) -> None:
 
 def _loosen_unions(node: Any) -> None:
     """Turns `oneOf` into `anyOf` in unions without a discriminator, throughout the document. Their
-    forms may overlap: a model's shape may also be a valid config.json."""
+    forms may overlap: a model's shape may also be a valid config.json, which oneOf would refuse."""
     if isinstance(node, dict):
         if "oneOf" in node and "discriminator" not in node:
             node["anyOf"] = node.pop("oneOf")

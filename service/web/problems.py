@@ -47,7 +47,8 @@ RETRY_AFTER_S = 5  # a start, a failover or a queue of searches takes some secon
 
 
 def install(app: FastAPI) -> None:
-    """Makes the application answer these exceptions with problem documents."""
+    """Makes the application answer exceptions with problem documents: its own, and those of
+    FastAPI. Any other is a defect, which `Telemetry` answers."""
     for kind in (RequestValidationError, HTTPException, DomainError, ServiceError):
         app.add_exception_handler(kind, error_response)
 
@@ -162,6 +163,7 @@ def _allowed_methods(request: Request) -> list[str]:
         for method in _METHODS
         if any(_has_method(route, request.scope, method) for route in routes)
     ]
+    # Routes need not name HEAD: `HeadAsGet` answers it wherever there is a GET.
     return sorted([*allowed, "HEAD"] if "GET" in allowed else allowed)
 
 
@@ -182,7 +184,7 @@ def _infeasible_response(scope: Scope, error: Infeasible) -> JSONResponse:
         "surest": error.surest and _surest_layout_members(error.surest),
         "min_fit_probability": error.surest and error.surest.min_fit_probability,
     }
-    if error.blamed:
+    if error.blamed:  # values of the request, each of which alone makes it infeasible
         members["errors"] = [_violation(scope, violation).entry() for violation in error.blamed]
     return problem_response(scope, problem_name(error), error.detail, **members)
 

@@ -64,7 +64,7 @@ def asks_for_table(request: Request, query: TableQuery) -> bool:
         return False
     if parts := {"limit", "cursor", "fields", "view"} & query.model_fields_set:
         rule = "does not go with a table (format = csv), which is whole"
-        raise Invalid(min(parts), None, rule)
+        raise Invalid(min(parts), None, rule)  # the first in the alphabet stands for all
     return True
 
 

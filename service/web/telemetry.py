@@ -71,7 +71,7 @@ class Telemetry:
             await self.app(scope, receive, send_with_id)
         except Exception:  # noqa: BLE001  the one boundary: whatever reaches it is a defect
             log.exception("request failed")
-            if status == 0:
+            if status == 0:  # no response was begun; one that was cannot be replaced
                 await internal_error_response(scope)(scope, receive, send_with_id)
         finally:
             _record_request(scope, status, time.perf_counter() - began)

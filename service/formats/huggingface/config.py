@@ -164,7 +164,8 @@ class Config:
         return inner_configs
 
     def _inner(self, values: Mapping[str, object], where: str) -> Config:
-        """Returns an object at a place inside of this config as a config of its own."""
+        """Returns an object at a place inside of this config as a config of its own. Defaults and
+        other spellings are those of this config's keys, so the object starts without any."""
         return replace(self, values=values, path=f"{where}.", absent={}, respelled={})
 
     def number(self, key: str, most: float = MAX_SIZE) -> float:

@@ -26,7 +26,7 @@ def details(config: Mapping[str, object]) -> ModelDetails:
     parameters = values.get("rope_parameters")
     # The numbers of rotary positions are in this object since transformers 5.
     rotary = {**values, **parameters} if isinstance(parameters, Mapping) else values
-    objects = (parameters, values.get("rope_scaling"))
+    objects = (parameters, values.get("rope_scaling"))  # rope_scaling is the older key
     scaling = next((value for value in objects if isinstance(value, Mapping)), None)
     length = _first_number(values, _CONTEXT_LENGTHS)
     activation = next((values[key] for key in _ACTIVATIONS if values.get(key) is not None), None)

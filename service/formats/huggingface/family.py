@@ -114,7 +114,8 @@ class Family:
         )
 
     def layers(self, cfg: Config, norms: Norms) -> list[Layer]:
-        """Returns the layers of the model; those without attention and network are left out."""
+        """Returns the layers of the model. A layer with neither attention nor a feed-forward
+        network, as some configs list, is left out."""
         return [
             Layer(
                 attention=attention,
@@ -170,7 +171,7 @@ class Hybrid(Family):
         layer_of_kind = {kind: self._layer_of_kind(cfg, kind) for kind in dict.fromkeys(kinds)}
         layers = [layer_of_kind[kind] for kind in kinds]
         if self.one_block:
-            return [replace(layer, num_norms=1) for layer in layers]
+            return [replace(layer, num_norms=1) for layer in layers]  # a norm for its one block
         pairs = zip(layers, self.feed_forward_networks(cfg), strict=True)
         return [replace(layer, feed_forward=network) for layer, network in pairs]
 

@@ -190,6 +190,8 @@ def kimi_layer(part: LayerPart) -> LayerPart:
     has them."""
 
     def read(cfg: Config) -> Layer:
+        """Returns the layer that `part` reads, with attention residuals where the config has
+        them."""
         has_residuals = cfg.size_or_none("attn_res_block_size") is not None
         return replace(part(cfg), attention_residuals=has_residuals)
 
@@ -226,6 +228,7 @@ def _glm_index_kinds(cfg: Config) -> Callable[[int], str]:
     letters F and S, or as a period and an offset (GLM-5.1)."""
     stated = cfg.words("indexer_types", num_layers(cfg)) or _full_or_shared_indexers(cfg)
     if stated:
+        # The first layer has no earlier one whose indexer it could share.
         if stated[0] != "full" or not set(stated) <= {"full", _SHARED_INDEX}:
             rule = f"must be made of full and {_SHARED_INDEX}, and begin with full"
             raise cfg.invalid("indexer_types", rule)
@@ -271,6 +274,8 @@ def deepseek_v4(cfg: Config) -> Config:
             cfg = cfg.with_value(key, value[:count])
     if not set(cfg.words("mlp_layer_types", count)) <= {"hash_moe", "moe"}:
         raise cfg.invalid("mlp_layer_types", "must be made of hash_moe and moe")
+    # Every layer has experts, and the words of this list are not those that the reader of feed-
+    # forward networks takes (dense and sparse).
     cfg = cfg.with_value("mlp_layer_types", None)
     # By kind of layer: compressed sparse attention (csa), heavily compressed attention (hca).
     cfg = cfg.assuming(compress_rate_csa=4, compress_rate_hca=128)
@@ -316,6 +321,7 @@ def minimax_m3(cfg: Config) -> Config:
         cfg = cfg.with_value(key, inner.size(other))
     chosen = inner.switches("sparse_attention_freq", num_layers(cfg))
     without_values = inner.switches("sparse_disable_index_value", num_layers(cfg))
+    # A list that the file leaves out is empty here, and then nothing is compared.
     for is_sparse, lacks_values in zip(chosen, without_values, strict=False):
         if is_sparse and not lacks_values:
             missing = "values of the indexer"

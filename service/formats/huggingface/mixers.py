@@ -41,6 +41,7 @@ def attends_within(part: AttentionPart) -> LayerPart:
     """Returns a reader of layers whose attention sees a sliding window."""
 
     def read(cfg: Config) -> Layer:
+        """Returns a layer with the attention that `part` reads, within the config's window."""
         return Layer(
             attention=replace(part(cfg, SLIDING), sliding_window=cfg.size("sliding_window"))
         )
@@ -85,7 +86,8 @@ def kimi_delta_attention(*, full_rank_decay: bool, full_rank_gate: Switch) -> Re
     decay or an output gate that is not of full rank has the rank of a head."""
 
     def read(cfg: Config) -> DeltaNet:
-        """Returns the delta attention of a config; see `kimi_delta_attention`."""
+        """Returns the delta attention of a config. Decay and gate have the rank of a head unless
+        they are of full rank."""
         head_dim = cfg.size("linear_head_dim")
         num_heads = cfg.size("linear_num_heads")
         return DeltaNet(
@@ -107,7 +109,7 @@ def lightning_attention(part: AttentionPart) -> RecurrencePart:
     `part` reads. Each head has keys of its own."""
 
     def read(cfg: Config) -> LightningAttention:
-        """Returns the recurrence of a config; see `lightning_attention`."""
+        """Returns the recurrence of a config, with the heads of the attention that `part` reads."""
         attention = part(cfg, FULL)
         return LightningAttention(
             num_heads=attention.num_attention_heads,
@@ -132,7 +134,7 @@ def mamba2(*, norm: Switch = True, width: Callable[[Config], int] | None = None)
 
     def read(cfg: Config) -> Mamba2:
         """Returns the Mamba-2 of a config, with the arguments of `mamba2`. Its groups count as key
-        heads, and its state as their size."""
+        heads, and its state as their size. `width` gives the elements of all heads together."""
         num_heads = cfg.size("mamba_n_heads")
         return Mamba2(
             num_heads=num_heads,
@@ -179,8 +181,8 @@ def chosen_keys(*, shared: bool = False) -> LayerPart:
     (DeepSeek-V3.2). With `shared` an earlier layer's indexer chooses them."""
 
     def read(cfg: Config) -> Layer:
-        """Returns a layer with latent attention and its indexer. Raises Unsupported where queries
-        have no latent, which the indexer reads."""
+        """Returns a layer with latent attention and its indexer, which is an earlier layer's if
+        `shared`. Raises Unsupported where queries have no latent, which the indexer reads."""
         dim = cfg.size("index_head_dim")
         indexer = Indexer(
             num_heads=cfg.size("index_n_heads"),
@@ -210,7 +212,7 @@ def chosen_blocks(part: AttentionPart) -> LayerPart:
             num_heads=cfg.size("index_n_heads"),
             head_dim=dim,
             top_k=cfg.size("index_topk_blocks") * cfg.size("index_block_size"),
-            weighs_heads=False,
+            weighs_heads=False,  # the largest score of any head counts
             norm_parameters=2 * dim,  # a norm of its queries, and one of its keys
         )
         return Layer(attention=replace(part(cfg, FULL), indexer=indexer))
@@ -224,8 +226,9 @@ def pooled_keys(rate_key: str | None = None, *, indexed: bool = False) -> LayerP
     keys in a pool. With `indexed` an indexer chooses among the pooled keys, and pools overlap."""
 
     def read(cfg: Config) -> Layer:
-        """Returns a layer with the attention of DeepSeek-V4; see `pooled_keys`. All heads share one
-        head of keys, which are its values too."""
+        """Returns a layer with the attention of DeepSeek-V4. All heads share one head of keys,
+        which are its values too. `rate_key`, if any, has the number of keys in a pool; with
+        `indexed` an indexer chooses among the pools."""
         num_heads = cfg.size("num_attention_heads")
         head_dim = cfg.size("head_dim")
         indexer = Indexer(

@@ -51,6 +51,7 @@ def llama4_kinds(cfg: Config) -> Callable[[int], str]:
     period = cfg.size("no_rope_layer_interval", 4)
     # In spite of its name, this list has 1 for layers with rotary positions.
     rotary = cfg.switches("no_rope_layers", num_layers(cfg))
+    # Without the list the last layer of each period has no rotary positions.
     return lambda index: CHUNKED if (rotary[index] if rotary else (index + 1) % period) else FULL
 
 
@@ -85,7 +86,7 @@ def minimax_m2(cfg: Config) -> Config:
     if cfg.word("qk_norm_type", "per_layer") != "per_layer":
         raise Unsupported(cfg.where("qk_norm_type"), cfg.get("qk_norm_type"), "norms of this kind")
     cfg.refuse_size("shared_intermediate_size", "shared experts of this family", default=0)
-    return cfg.assuming(use_qk_norm=True)
+    return cfg.assuming(use_qk_norm=True)  # on where a file leaves it out
 
 
 def same_in_all_layers(*keys: str) -> Callable[[Config], Config]:
@@ -150,7 +151,7 @@ def longcat_flash_experts(cfg: Config) -> Moe:
         count="n_routed_experts",
         top_k="moe_topk",
         width="expert_ffn_hidden_size",
-        shared_width="ffn_hidden_size",
+        shared_width="ffn_hidden_size",  # the dense MLP beside them counts as shared
         selection_bias=True,
     )
     moe = part(cfg)

@@ -54,7 +54,7 @@ def heads(
             qk_norm=is_on(cfg, qk_norm),
             qk_norm_all_heads=qk_norm_all_heads,
             sinks=is_on(cfg, sinks),
-            output_gate=gate if is_on(cfg, output_gate) else None,
+            output_gate=gate if is_on(cfg, output_gate) else None,  # one for each head or element
         )
 
     return read
@@ -148,7 +148,8 @@ def experts(
 
     The shared expert has the width under the key `shared_width`, or else is `shared` times as wide
     as a routed one. `shared` is a number, or the key that has it. `bias` is that of the router and
-    of every expert. `selection_bias` is added to the router's scores when experts are chosen.
+    of every expert. `selection_bias` is added to the router's scores when experts are chosen; it
+    counts as a parameter only with `selection_bias_is_parameter`, since others update it by a rule.
     """
 
     def read(cfg: Config) -> Moe:

@@ -51,7 +51,8 @@ def full_every(period: int, key: str | None = None) -> Kinds:
     others a window. The config may have another period under `key`."""
 
     def read(cfg: Config) -> Callable[[int], str]:
-        """Returns a function from the index of a layer to its kind, by the config's period."""
+        """Returns a function from the index of a layer to its kind. The period is the number under
+        `key`, or else `period`."""
         every = cfg.size(key, period, most=MAX_LAYERS) if key else period
         return lambda index: SLIDING if (index + 1) % every else FULL
 
@@ -65,8 +66,8 @@ def repeating(*kinds: str) -> Kinds:
 
 def letters_or_period(cfg: Config) -> Callable[[int], str]:
     """Returns a function from the index of a layer to its kind. `sliding_window_pattern` is a
-    period of layers that see the whole sequence, or letters that repeat: L for a window, G for
-    the whole sequence. Without a window all layers see it (EXAONE 4)."""
+    period of layers that see the whole sequence, 4 by default, or letters that repeat: L for a
+    window, G for the whole sequence. Without a window all layers see it (EXAONE 4)."""
     if cfg.null("sliding_window"):
         return all_full(cfg)
     pattern = cfg.get("sliding_window_pattern")
@@ -110,7 +111,8 @@ def stated_or(default: Kinds) -> Kinds:
     `default`."""
 
     def read(cfg: Config) -> Callable[[int], str]:
-        """Returns a function from the index of a layer to its kind, in the words of this file."""
+        """Returns a function from the index of a layer to its kind, in the words of this file. A
+        config without a list of kinds is read by `default`."""
         layer_types = cfg.words("layer_types", num_layers(cfg))
         if not layer_types:
             return default(cfg)
@@ -128,7 +130,8 @@ def attention_every(period: int, key: str | None = None) -> Kinds:
     recurrence. The config may have another period under `key`."""
 
     def read(cfg: Config) -> Callable[[int], str]:
-        """Returns a function from the index of a layer to its kind, by the config's period."""
+        """Returns a function from the index of a layer to its kind. The period is the number under
+        `key`, or else `period`."""
         every = cfg.size(key, period) if key else period
         return lambda index: LINEAR if (index + 1) % every else FULL
 
@@ -175,7 +178,8 @@ def sparse_from(key: str, default: int | None = None) -> Sparse:
     under `key`, or else from `default`."""
 
     def read(cfg: Config) -> Callable[[int], bool]:
-        """Returns a test of whether the layer at an index has experts, by the config."""
+        """Returns a test of whether the layer at an index has experts: those from the first on,
+        whose index the config has under `key`, or else `default`."""
         first = cfg.count(key, default)
         return lambda index: index >= first
 
@@ -187,7 +191,8 @@ def sparse_where_listed(otherwise: Sparse) -> Sparse:
     or else those of `otherwise`."""
 
     def read(cfg: Config) -> Callable[[int], bool]:
-        """Returns a test of whether the layer at an index has experts, by the config."""
+        """Returns a test of whether the layer at an index has experts, by the list of zeros and
+        ones that the config has, or else by the reader `otherwise`."""
         switches = cfg.switches("moe_layer_freq", num_layers(cfg))
         return switches.__getitem__ if switches else otherwise(cfg)
 

@@ -111,7 +111,7 @@ def gemma4_heads(cfg: Config, kind: str) -> Attention:
 def gemma4_experts(cfg: Config) -> Moe:
     """Returns the experts of a layer. The dense MLP beside them counts as a shared expert."""
     part = experts(top_k="top_k_experts", shared_width="intermediate_size")
-    return replace(part(cfg), router_scales=True)
+    return replace(part(cfg), router_scales=True)  # of the router's input and each expert's output
 
 
 def gemma4_sparse(cfg: Config) -> Callable[[int], bool]:
@@ -144,7 +144,8 @@ def step(cfg: Config) -> Config:
 
 def step_sparse(cfg: Config) -> Callable[[int], bool]:
     """Returns a test of whether the layer at an index has experts: those in `moe_layers_enum`,
-    which is a list or numbers between commas; without it, layers from the fourth on."""
+    which is a list or numbers between commas; without it, layers from `first_k_dense_replace` on,
+    by default from the fourth."""
     key = "moe_layers_enum"
     if cfg.get(key) is None:
         return sparse_from("first_k_dense_replace", 3)(cfg)
@@ -163,7 +164,8 @@ def heads_of_windows(part: AttentionPart) -> AttentionPart:
     where the config has one."""
 
     def read(cfg: Config, kind: str) -> Attention:
-        """Returns the attention of layers of this kind, with their own number of heads."""
+        """Returns the attention of layers of this kind, as `part` reads it, with the number of
+        heads that windowed layers have of their own."""
         num_heads = cfg.get("num_sliding_attention_heads")
         if kind == SLIDING and num_heads is not None:
             cfg = cfg.with_value("num_attention_heads", num_heads)
@@ -193,8 +195,8 @@ def laguna(cfg: Config) -> Config:
 
 
 def laguna_heads(cfg: Config, kind: str) -> Attention:
-    """Returns attention with norms of queries and keys, and a gate for each head or for each
-    element."""
+    """Returns attention with norms of queries and keys, and a gate for each head, as by default,
+    or for each element."""
     per_head = cfg.get("gating") in (True, None, "per-head")
     part = heads(qk_norm=True, output_gate=True, gate_per_head=per_head)
     return heads_of_windows(part)(cfg, kind)

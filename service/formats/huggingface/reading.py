@@ -72,6 +72,7 @@ def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
         if text.get(key) != _ON_IMAGES_ALONE:
             text.refuse(key, missing)
     family = FAMILIES[text.model_type]
+    # Keys of features such as an indexer. Only families with the key in `described` read them.
     for key, missing in _UNSUPPORTED_KEYS.items():
         if key not in family.described and (value := text.get(key)):
             raise Unsupported(text.where(key), shown(value), missing)
@@ -156,6 +157,7 @@ def _model_type(config: Mapping[str, object], path: str) -> str:
     if not isinstance(value, str):
         raise Invalid(where, shown(value), "must be the name of a model family, such as llama")
     if missing := UNSUPPORTED.get(value):
+        # Only a decoder can be described by its shape instead, as _CURE says.
         is_decoder = missing in _UNSUPPORTED["layers"]
         raise Unsupported(where, value, f"{missing}; {_CURE}" if is_decoder else missing)
     return value

@@ -46,7 +46,8 @@ class Tower:
 
 
 def side_of(cfg: Config, key: str) -> int:
-    """Returns a length that the config has as one number, or as equal height and width."""
+    """Returns a length that the config has as one number, or as equal height and width. Raises
+    Invalid where these differ."""
     value = cfg.get(key)
     if isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == value[1]:
         return cfg.with_value(key, value[0]).size(key)
@@ -105,4 +106,5 @@ def projector_of(*sizes: int, bias: bool = True, norm: int = 0) -> Projector:
     """Returns a projector of matrices in sequence and a norm. `sizes` are the widths before,
     between and behind the matrices, and `norm` is the number of the norm's parameters."""
     matrices = tuple(zip(sizes, sizes[1:], strict=False))
+    # The bias of a matrix is as wide as its output.
     return Projector(matrices=matrices, vectors=norm + (sum(sizes[1:]) if bias else 0))

@@ -118,10 +118,11 @@ def _qwen2_5_vl(whole: Config, vision: Config, text_hidden: int) -> Tower:
     )
     full = layers_of()
     window = (vision.size("window_size") // side_of(vision, "patch_size")) ** 2  # in patches
-    local = layers_of(sliding_window=window, chunked_attention=True)
+    local = layers_of(sliding_window=window, chunked_attention=True)  # windows do not overlap
     sees_all = vision.indices("fullatt_block_indexes", len(full))
     layers = tuple(full[index] if index in sees_all else local[index] for index in range(len(full)))
     output = vision.size("out_hidden_size")
+    # The norm is RMS, with a weight alone.
     return _qwen(vision, layers, hidden=hidden, output=output, norm=hidden)
 
 
@@ -174,7 +175,8 @@ def _siglip(vision: Config, merged: int, projector: Projector, tokens: int | Non
     hidden = vision.size("hidden_size")
     width = vision.size("intermediate_size")
     other = hidden + patches_of(vision) * hidden + 2 * hidden  # biases, positions, norm
-    if vision.flag("vision_use_head"):  # attention of one query, a norm and a network
+    if vision.flag("vision_use_head"):
+        # A learned query with four projections, a norm, and a network of two matrices; all biased.
         other += hidden + 4 * hidden * (hidden + 1) + 2 * hidden
         other += 2 * hidden * width + width + hidden
     return Tower(
@@ -206,7 +208,7 @@ def _gemma4(whole: Config, vision: Config, text_hidden: int) -> Tower:
             v_head_dim=head_dim,
         ),
         patches_per_token=vision.size("pooling_kernel_size") ** 2,
-        patch_elements=3 * side_of(vision, "patch_size") ** 2,
+        patch_elements=3 * side_of(vision, "patch_size") ** 2,  # of three colours
         # Embeddings of rows and of columns.
         other_parameters=2 * vision.size("position_embedding_size") * hidden,
         projector=projector_of(hidden, text_hidden, bias=False),
@@ -225,6 +227,7 @@ def _llama4(whole: Config, vision: Config, text_hidden: int) -> Tower:
     merged = round(vision.number("pixel_shuffle_ratio") ** -2)
     adapted = vision.size("projector_input_dim")
     output = vision.size("projector_output_dim")
+    # The MLP behind the shuffle. Merged patches are as wide as the MLPs of the layers.
     adapter = ((vision.size("intermediate_size"), adapted), (output, output))
     positions = (patches_of(vision) + 1) * hidden  # and one for the token of the class
     return Tower(
@@ -252,7 +255,7 @@ def _kimi(whole: Config, vision: Config, text_hidden: int) -> Tower:
         hidden_size=hidden,
         layers=equal_layers(vision),
         patches_per_token=merged,
-        patch_elements=3 * side_of(vision, "patch_size") ** 2,
+        patch_elements=3 * side_of(vision, "patch_size") ** 2,  # of three colours
         # The bias of the patches, positions, and a norm with a bias.
         other_parameters=hidden + positions + 2 * hidden,
         projector=projector_of(merged * hidden, merged * hidden, text_hidden, norm=2 * norm_width),

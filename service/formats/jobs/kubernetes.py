@@ -97,6 +97,7 @@ def _job_of_train_job(trainer: Mapping[str, Any]) -> JobText | None:
     if not text:
         return None
     as_written = {"nodes": f"numNodes: {nodes}", "gpus-per-node": f"resourcesPerNode: {gpus}"}
+    # torchrun starts a process for each GPU, so their number stands in for that of GPUs.
     trainer_header = slurm_header(
         "TrainJob", nodes=nodes, gpus=gpus or per_node, chip=None, as_written=as_written
     )
@@ -151,8 +152,8 @@ def _gpus_of_resources(resources: Mapping[str, Any]) -> int | None:
 
 
 def _header_of_pods(pods: Sequence[_Pod]) -> Header | None:
-    """Returns the machines of a job: each pod with accelerators is a node. None where these pods
-    differ."""
+    """Returns the machines of a job, whose pods are a node each. None where the pods have unequal
+    numbers of accelerators, or none."""
     per_node = {_gpus_of_pod(pod.spec) for pod in pods}
     if len(per_node) != 1 or None in per_node:
         return None
@@ -171,7 +172,7 @@ def _header_of_pods(pods: Sequence[_Pod]) -> Header | None:
 
 def _command_line(container: Mapping[str, Any]) -> str:
     """Returns the command of a container as a shell line, with references $(NAME) replaced by
-    its variables."""
+    its variables, as Kubernetes does. A reference to no variable stays as it is."""
     environment = environment_of(container.get("env"))
     words = [*_words(container.get("command")), *_words(container.get("args"))]
     words = [

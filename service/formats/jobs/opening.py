@@ -51,7 +51,8 @@ def _described_job(text: str) -> JobText | None:
 
 def _job_documents(text: str) -> list[Mapping[str, Any]]:
     """Returns the JSON or YAML objects in a text that may describe a job; none for any other text.
-    A text without a key that such objects have (`_MARKS`) is not parsed."""
+    A text without a key that such objects have (`_MARKS`) is not parsed, and of a long one only
+    the first _MOST_DOCUMENTS objects are."""
     if text.lstrip().startswith("{"):
         return _json_objects(text) if _MARKS_OF_JSON.search(text) else []
     if not _MARKS.search(text):
@@ -72,4 +73,4 @@ def _json_objects(text: str) -> list[Mapping[str, Any]]:
         return []
     # kubectl lists may be long, and a job is among the first objects of a file.
     items = as_list(as_mapping(document).get("items"))[:_MOST_DOCUMENTS]
-    return [item for item in items if as_mapping(item)] or [document]
+    return [item for item in items if as_mapping(item)] or [document]  # an object alone

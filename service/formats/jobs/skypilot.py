@@ -24,14 +24,14 @@ def is_task(document: Any) -> bool:
     fields = as_mapping(document)
     if fields.get("type") == "task" and as_list(fields.get("commands")):  # of dstack
         return True
-    has_run = isinstance(fields.get("run"), str)
+    has_run = isinstance(fields.get("run"), str)  # other YAML may have it, without the names below
     return has_run and bool({"resources", "num_nodes", "envs", "setup"} & fields.keys())
 
 
 def job_of(document: Mapping[str, Any]) -> JobText:
     """Returns the job of a task, with the variables in which SkyPilot or dstack gives the number
     of nodes and of devices on each."""
-    if "commands" in document:
+    if "commands" in document:  # a task of SkyPilot has `run` instead
         return _job_of_dstack_task(document)
     nodes = positive_integer(document.get("num_nodes")) or 1
     chip, gpus = _chip_and_count(_first_resources(document).get("accelerators"))

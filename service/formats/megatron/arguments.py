@@ -81,6 +81,7 @@ def question(arguments: Mapping[str, str], optional: Collection[str] = ()) -> Ma
                 raise
     if "layout" in fields:
         layout = fields["layout"]
+        # Experts are spread over these same chips, so that ep is no further factor.
         shards = layout["dp_shard"] * layout["dp_replicate"]
         fields["num_chips"] = layout["tp"] * layout["pp"] * layout["cp"] * shards
     return fields
@@ -91,6 +92,7 @@ def stated_values(arguments: Mapping[str, str]) -> Mapping[str, Mapping[str, Any
     request. A part that cannot be read as a whole has only the values that can be read one by
     one."""
     args = Arguments(in_todays_names(arguments))
+    # Every part is optional here: what cannot be read must not hide the other parts.
     parts: dict[str, Mapping[str, Any]] = dict(question(arguments, optional=_PLAIN_VALUES))
     for part, names in _PLAIN_VALUES.items():
         if part in parts:
@@ -139,8 +141,8 @@ def _iterate_stack_fields(args: Arguments) -> Iterator[tuple[str, Any]]:
         if dispatcher := _DISPATCHERS.get(args.text("moe_token_dispatcher_type") or ""):
             yield "dispatcher", dispatcher
     if args.text("grad_reduce_in_bf16") is not None:
-        yield "gradient_bytes", 2 if args.boolean("grad_reduce_in_bf16") else 4
-    if (args.text("attention_backend") or "").endswith("unfused"):
+        yield "gradient_bytes", 2 if args.boolean("grad_reduce_in_bf16") else 4  # or fp32
+    if (args.text("attention_backend") or "").endswith("unfused"):  # or AttnBackend.unfused
         yield "attention_kernel", "unfused"
     if args.text("cross_entropy_loss_fusion") is not None:
         yield "loss", "fused" if args.boolean("cross_entropy_loss_fusion") else "stepwise"
@@ -162,6 +164,7 @@ def read_workload(args: Arguments) -> dict[str, Any]:
         "global_batch": args.required("global_batch_size"),
         "precision": _precision(args),
     }
+    # A field that is left out has the default of a request.
     if args.text("optimizer") is not None:
         workload["optimizer"] = _optimizer(args)
     if args.boolean("moe_router_force_load_balancing"):
@@ -232,6 +235,7 @@ def read_layout(args: Arguments) -> dict[str, Any]:
         "micro_batch": args.required("micro_batch_size"),
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual_stages": virtual,
+        # `balanced` layouts give the stages numbers of layers that make them equally fast.
         "balanced": _has_uneven_chunks(args, layers, pp * virtual),
         **read_recompute(args, layers, pp * virtual),
         "sequence_parallel": tp > 1 and args.boolean("sequence_parallel"),
@@ -332,8 +336,10 @@ def _zero_stage(args: Arguments) -> int:
     args.require_any("use_distributed_optimizer", part="layout")
     if not (args.boolean("use_megatron_fsdp") or args.boolean("use_custom_fsdp")):
         # The distributed optimizer shards optimizer states alone: stage 1. dist_muon implies it.
+        # Plain data parallelism is stage 0.
         is_implied = args.text("optimizer") == "dist_muon"
         return int(args.boolean("use_distributed_optimizer") or is_implied)
+    # Without the argument Megatron-FSDP shards everything: that is the default of the flag.
     strategy = args.text("data_parallel_sharding_strategy") or "optim_grads_params"
     if strategy not in _ZERO_STAGES:
         raise args.invalid(
@@ -383,7 +389,8 @@ def read_recompute(args: Arguments, layers: int, chunks: int) -> dict[str, Any]:
             raise args.stopped("recompute_modules", f"must be among {', '.join(MODULES)}")
         fields["recompute_modules"] = modules
     elif granularity == "full" and args.text("recompute_method") == "block":
-        # The first layers of each chunk. A layout can say so where chunks are equal; 0 means all.
+        # The first layers of each chunk. A layout can say so only where chunks are equal;
+        # otherwise all layers of a chunk count as recomputed, which 0 means.
         count = args.required("recompute_num_layers")
         is_part = layers % chunks == 0 and count * chunks < layers
         fields["recompute_layers"] = count if is_part else 0

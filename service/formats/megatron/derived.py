@@ -30,7 +30,7 @@ def filled_in(values: Mapping[str, str]) -> dict[str, str]:
         arguments["recompute_modules"] = modules.replace("]", ", 'moe']")
     if arguments.get("recompute_granularity") == "selective" and is_unset("recompute_modules"):
         arguments["recompute_modules"] = "['core_attn']"
-    if arguments.get("num_experts") == "0":
+    if arguments.get("num_experts") == "0":  # a dense model
         arguments["num_experts"] = "None"
     if is_unset("seq_length"):
         arguments["seq_length"] = arguments.get("encoder_seq_length", "None")
@@ -72,6 +72,7 @@ def _layer_counts(values: Mapping[str, str]) -> dict[str, str]:
     pattern = next((values[name] for name in PATTERNS if values.get(name, "None") != "None"), None)
     if pattern is None:
         return {}
+    # Each letter of a chunk is a layer. Quotation marks around the pattern are not.
     arguments = {"num_layers": str(sum(map(len, chunks_of(pattern.strip("'\"")))))}
     if modules := pattern.count("/"):  # a / stands before each module of multi-token prediction
         arguments["mtp_num_layers"] = str(modules)

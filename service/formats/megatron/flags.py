@@ -195,6 +195,7 @@ def _value_of_words(flag: str, words: Sequence[str]) -> Any:
         return " ".join(words)
     if field.kind != "list":
         return _parsed_word(field, words[0])
+    # The table has "list" as the flag's type, and the type of one item in `items`.
     item = replace(field, kind=table().facts["items"].get(flag, "str"))
     return [_parsed_word(item, word) for word in words]
 
@@ -203,7 +204,7 @@ def _parsed_word(field: Field, word: str) -> Any:
     """Returns the value of a word, by the type of the field. Raises Invalid for a word of
     another type, and for an undefined shell variable."""
     require_defined(field.name, word)
-    shape, rule = _SHAPES.get(field.kind, (None, ""))
+    shape, rule = _SHAPES.get(field.kind, (None, ""))  # a regex of words such as 127,0
     try:
         if shape and not shape.fullmatch(word):
             raise invalid_launch(word, rule)

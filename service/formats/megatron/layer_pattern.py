@@ -23,7 +23,7 @@ _LIST = re.compile(r"\[([ab]+)\]")
 def layer_switches(text: str, max_layers: int) -> list[bool]:
     """Returns a switch for each layer: [False, True, True] for "([0]*1+[1]*2)". Empty where the
     text is no such expression, or has more than `max_layers` items."""
-    if len(text) > _MAX_CHARACTERS or "a" in text or "b" in text:
+    if len(text) > _MAX_CHARACTERS or "a" in text or "b" in text:  # a and b will stand for 0 and 1
         return []
     text = _COMMA.sub("", _SWITCH.sub(lambda match: "ab"[int(match.group())], text))
 

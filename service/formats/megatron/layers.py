@@ -83,6 +83,7 @@ def _blocks_by_letter(args: Arguments, pattern: str, parts: Mapping[str, Any]) -
     {"mlp": …}, "M": {"recurrence": …}}. The letters for attention are * and + (latent attention)
     and D (with an indexer), M is Mamba-2, G a gated delta net, and E experts."""
     blocks: dict[str, Any] = {"-": {"mlp": parts["mlp"]}}
+    # A model has one kind of attention, so "attention" is latent where the pattern has + or D.
     if set("*+D") & set(pattern):
         blocks |= {letter: {"attention": parts["attention"]} for letter in "*+"}
     if "D" in pattern:

@@ -44,6 +44,8 @@ def read_model(args: Arguments) -> dict[str, Any]:
     be expressed."""
     _require_described(args)
     layers = num_layers(args)
+    # A dump has these switches even where they are off. One that is missing was cut off, and may
+    # have been on.
     args.require_any("swiglu", "quick_geglu", part="model")
     args.require_any("untie_embeddings_and_output_weights", part="model")
     if any(name in args for name in _EXPERT_ARGUMENTS):
@@ -156,7 +158,7 @@ def _vocabulary_field(args: Arguments) -> dict[str, int]:
     size = args.integer("padded_vocab_size") or args.integer("vocab_size")
     if size is None and args.flags is not None:
         return {}
-    return {"vocab_size": size or args.required("vocab_size")}
+    return {"vocab_size": size or args.required("vocab_size")}  # raises where there is no size
 
 
 def _head_fields(args: Arguments) -> dict[str, int]:
@@ -192,7 +194,7 @@ def _window_fields(args: Arguments, layers: int) -> dict[str, int]:
     has_window = _windowed_layers(args, layers)
     if all(has_window):
         return {"sliding_window": size}
-    period = has_window.index(False) + 1
+    period = has_window.index(False) + 1  # the first layer without a window ends a period
     if has_window != [_all_but_last_of_period(period, index) for index in range(layers)]:
         raise args.unsupported(
             "window_attn_skip_freq", "full attention at other than regular distances"
@@ -210,7 +212,8 @@ def _window_size(args: Arguments) -> int | None:
     match = _WINDOW.fullmatch(text)
     if match is None:
         raise args.invalid("window_size", "must be two whole numbers")
-    left = int(match.group(1))  # -1 means all keys on the left
+    # -1 means all keys on the left. Those on the right are masked, since attention is causal.
+    left = int(match.group(1))
     return None if left < 0 else left + 1
 
 
@@ -229,6 +232,7 @@ def _moe_fields(args: Arguments, layers: int) -> dict[str, int | bool]:
 
 def _expert_fields(args: Arguments) -> dict[str, int | bool]:
     """Returns the sizes of the experts, as a request writes them."""
+    # By default experts are as wide as a dense MLP.
     width = args.integer("moe_ffn_hidden_size") or args.required("ffn_hidden_size")
     return {
         "num_experts": args.required("num_experts", least=2),
@@ -287,6 +291,7 @@ def _sparse_layers(args: Arguments, layers: int) -> tuple[int, int]:
 def require_layer_pattern(args: Arguments, name: str, layers: int) -> bool:
     """Raises Stopped for an argument that is given and has not a switch for each layer. Otherwise
     returns True, so that a caller who collects stops can tell that there was none."""
+    # A period says something of every layer, so any rule for periods will do here.
     return args.text(name) is None or bool(_layer_pattern(args, name, layers, _first_of_period))
 
 

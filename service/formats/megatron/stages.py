@@ -82,7 +82,7 @@ def _virtual_stages_of_pattern(
     if chunks > 1 and chunks % pp:
         rule = f"has {chunks} chunks, which {pp} stages must divide: {_STOPS} otherwise"
         raise args.stopped(PATTERN, rule, f"as many chunks as a multiple of {pp}")
-    return max(chunks // pp, 1)
+    return max(chunks // pp, 1)  # a pattern without | gives each stage one chunk
 
 
 def _require_even_chunks(args: Arguments, pp: int, virtual: int) -> None:
@@ -183,7 +183,7 @@ def has_early_mtp(args: Arguments) -> bool:
 
 def has_empty_chunks(args: Arguments) -> bool:
     """Returns True where the layout string has a chunk without layers between its first and last
-    chunk, which no `Layout` can express."""
+    chunk, which no `Layout` can express. Those two may hold the embedding or loss alone."""
     try:
         return not all("t" in chunk for chunk in _chunks_of_layout(args)[1:-1])
     except Invalid:  # the layout is refused elsewhere
@@ -221,6 +221,7 @@ def _with_given_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
             rule = f"leaves a stage {count} layers, which {virtual} virtual stages must divide"
             cure = _even_ends(args, ends, pp, virtual)
             raise args.stopped(ends[0], f"{rule}: {_STOPS} otherwise", cure)
+    # In the order of the model: the first chunk of every stage, then the second of every stage.
     return [count // virtual for count in stages] * virtual
 
 
@@ -249,7 +250,7 @@ def _chunks_of_layout(args: Arguments) -> list[str]:
     Et*2|tt|ttmL. Raises Stopped for a string that Megatron refuses."""
     name = "pipeline_model_parallel_layout"
     text = (args.text(name) or "").strip("\"'").replace(",", "")
-    for pattern in (_REPEATED_GROUP, _REPEATED):
+    for pattern in (_REPEATED_GROUP, _REPEATED):  # "(tt|)*29" first, then "t*3"
         length = len(text) + sum(
             len(match.group(1)) * int(match.group(2)) for match in pattern.finditer(text)
         )

@@ -58,8 +58,8 @@ def in_todays_names(arguments: Mapping[str, str]) -> Mapping[str, str]:
         # DeepSpeed shards the optimizer itself, so these dumps lack Megatron's own switch.
         renamed.setdefault("use_distributed_optimizer", "False")
     if any(name in arguments for name in _OLD_ARGUMENTS):  # a version before 2023
-        # Some arguments came in together. Where a dump has one of them, it was made later, and a
-        # missing one was cut off.
+        # Some arguments came in together. A dump that has one of them was made by a version that
+        # has all, and a missing one was cut off. Any other dump gets the values of the time before.
         for came_together, values in facts(VERSIONS)["only_before"]:
             if not any(name in arguments for name in came_together):
                 renamed = {**values, **renamed}
@@ -90,6 +90,8 @@ def _recompute_argument(arguments: Mapping[str, str]) -> dict[str, str]:
         return {"recompute_granularity": "full"}
     if arguments.get("recompute_activations", "").strip() == "True":
         return {"recompute_granularity": "selective"}
+    # "None" is a dump's word for no recompute. Where the dump has none of the old switches, they
+    # may have been cut off, and nothing is said.
     switches = ("checkpoint_activations", "activations_checkpoint_method")
     return {"recompute_granularity": "None"} if any(name in arguments for name in switches) else {}
 
@@ -111,6 +113,7 @@ def _model_arguments(arguments: Mapping[str, str]) -> dict[str, str]:
     """Returns the present arguments for gates, tied embeddings, groups of heads and fp8 of other
     versions."""
     renamed: dict[str, str] = {}
+    # A gated MLP costs the same with any activation, so `swiglu` stands for all of them.
     if "glu_activation" in arguments and _is_unset(arguments, "swiglu"):
         renamed["swiglu"] = str(arguments["glu_activation"].strip().lower() in _GATED)
     if arguments.get("geglu", "").strip() == "True":
@@ -168,5 +171,6 @@ def _expert_arguments(arguments: Mapping[str, str], renamed: Mapping[str, str]) 
         switches = (str(int((index + 1) % interval == 0)) for index in range(layers))
         arguments_of_experts["moe_layer_freq"] = f"[{','.join(switches)}]"
     if arguments.get("enable_expert_tensor_parallelism", "").strip() != "True":
+        # Experts are then whole on each rank. Today's default would be to split them over tp.
         arguments_of_experts["expert_tensor_parallel_size"] = "1"
     return arguments_of_experts

@@ -32,7 +32,7 @@ def read_cluster(row: Row) -> Cluster:
     named = _named_fabric(row)
     if named is not None:
         return Cluster(chip=chip, fabric=named, num_chips=num_chips)
-    scale_up = chip.fabric.levels[0]
+    scale_up = chip.fabric.levels[0]  # levels go from the innermost links to the network
     size = row.get("scaleup_domain") or scale_up.size
     gbps = row.get("scaleout_gbps_per_chip")  # gigabits, where levels have gigabytes
     scale_out_gb_s = gbps / 8 if gbps else chip.fabric.levels[-1].gb_s_per_chip

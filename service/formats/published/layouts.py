@@ -100,8 +100,9 @@ def _sharding(training: Row, stack: Stack, dp: int, pp: int, assumed: list[str])
     stage = stated_zero_stage(training)
     if stage is None:
         assumed.append("data_parallel_kind")
+        # `usual_sharding`, the devices over which ZeRO 3 shards, is of stacks that usually run it.
         stage = 1 if 1 in stack.zero_stages and not stack.usual_sharding else 3
-    if stage < 3:
+    if stage < 3:  # `reshard` matters at stage 3 alone, and keeps its default
         return {"zero_stage": stage, "reshard": True, "dp_shard": dp if stage else 1}
     kind = data_parallel_kind(training)
     size_in_kind = re.search(r"fsdp\s*(\d+)", kind)  # "dp2 x fsdp256" -> 256
@@ -149,6 +150,7 @@ def read_layouts(
     training = row["training"]
     pp = degrees["pp"]
     num_layers = problem.architecture.num_layers
+    # On a torus, devices are numbered as jax does it, in the order that suits these degrees.
     torus_axes = torus_axes_covering_dims(problem, Layout(**degrees))
     offloads_optimizer = "optimizer" in offloaded_states(training)
     layouts: list[Layout] = []
@@ -189,7 +191,7 @@ def _possible_schedules(
     """Returns the possible schedules, each with its number of chunks per stage: the stated one,
     or else the plain one and the most interleaved one that the layers allow."""
     if pp == 1:
-        return [("1f1b", 1)]
+        return [("1f1b", 1)]  # without a pipeline a schedule changes nothing
     schedules = [_schedule(training, problem, pp, assumed)]
     is_stated = training.get("pp_schedule") or training.get("vpp") is not None
     stage_layers, uneven = divmod(problem.architecture.num_layers, pp)
@@ -213,7 +215,7 @@ def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> t
     if unknown := training.get("schedule_variant") or (text if text in _UNDESCRIBED else None):
         raise Invalid("training.pp_schedule", unknown, "is no schedule that is described")
     if "zbv" in text or text == "zb-v":
-        return "zero_bubble_v", 2
+        return "zero_bubble_v", 2  # a V goes through every stage twice
     if text.startswith("zb") or "zero" in text:
         return "zero_bubble", 1
     if "dualpipe" in text:
@@ -232,6 +234,7 @@ def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> t
             if 0 in (num_layers % (pp * chunks), (num_layers + 2) % (pp * chunks))
         ]
         return "interleaved", fitting[-1] if fitting else 2
+    # A stack has its plain schedule first: afab for stacks of JAX, 1f1b for the others.
     return ("afab", 1) if problem.stack.schedules[0] == "afab" else ("1f1b", 1)
 
 
@@ -273,7 +276,8 @@ def _recompute_policies(
         blocks = re.fullmatch(r"block,(\d+) layers", details)
         return [RecomputePolicy(policy, layers=int(blocks[1]) if blocks else 0)]
     if policy == "custom" and not _offloads_activations(training):
-        # A custom policy keeps the activations that it names, and no row says which.
+        # A custom policy keeps the activations that it names, and no row says which: it may
+        # recompute some modules, or whole layers.
         assumed.append("recompute")
         modules = tuple(filter(problem.has_module, stack.selective[-1]))
         return [RecomputePolicy("selective", modules), RecomputePolicy("full")]
@@ -294,7 +298,7 @@ def _habitual_policies(problem: Problem, chunk_layers: int) -> list[RecomputePol
         if RECOMPUTE.index(policy) >= least:
             sets = selective if policy == "selective" else [()]
             policies += [RecomputePolicy(policy, modules) for modules in sets]
-    if stack.recompute_layers:
+    if stack.recompute_layers:  # the stack can also recompute only some layers of a chunk
         policies += [RecomputePolicy("full", layers=part) for part in _eighths(chunk_layers)]
     return policies
 
@@ -338,8 +342,9 @@ def _micro_batches(row: Row, problem: Problem, degrees: Row, assumed: list[str])
     pp = degrees["pp"]
     stack = problem.stack
     dp = degrees["dp_shard"] * degrees["dp_replicate"]
-    rank_sequences = problem.workload.global_batch // dp
+    rank_sequences = problem.workload.global_batch // dp  # of one data-parallel rank in a step
     stated = training.get("micro_batch_size")
+    # No layout can have a size that does not divide the sequences of a rank.
     if stated is not None and stated == int(stated) and rank_sequences % int(stated) == 0:
         return (int(stated),)
     accumulation = training.get("grad_accum")
@@ -357,7 +362,8 @@ def _micro_batches(row: Row, problem: Problem, degrees: Row, assumed: list[str])
         return (rank_sequences // pp,)
     if pp == 1 and stack.usual_sequences:
         return tuple(divisors(rank_sequences))  # all sequences at once, or as many as fit
-    # 1 is the default of these stacks. Whoever states recompute but no micro-batch has tuned both.
+    # 1 is the default of stacks that are not of JAX (whose launch is "graph"). Whoever states
+    # recompute but no micro-batch has tuned both.
     is_untuned = training.get("recompute") is None
     if is_untuned and stack.launch != "graph" and problem.architecture.is_moe:
         return (1,)

@@ -218,7 +218,7 @@ def _read_workload(
         batch = training["micro_batch_size"] * (training.get("grad_accum") or 1) * dp
         assumed.append("global_batch")
     if batch is None and stack.usual_sequences:
-        batch = stack.usual_sequences * cluster.num_devices
+        batch = stack.usual_sequences * cluster.num_devices  # it counts those of one device
         assumed.append("global_batch")
     if batch is None:
         raise Invalid(

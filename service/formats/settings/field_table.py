@@ -147,7 +147,8 @@ def _field_of_row(
     as_predicted: Sequence[Any] = (),
 ) -> Field:
     """Returns the field of a table's row: its type, default and use. `words` are the reason, the
-    cure and the answering field for settings that are not described."""
+    cure and the answering field for settings that are not described; each that is missing has
+    the default of Field."""
     kind, default, use = row
     if use not in USES:
         raise ValueError(f"{name} has the use {use}, which is none of {', '.join(USES)}")

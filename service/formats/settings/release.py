@@ -13,7 +13,7 @@ _RELEASE = re.compile(r"(?:core_)?[rv]?(\d{1,4}(?:\.\d{1,4}){0,3})", re.ASCII)
 def known_release(stack_id: str, version: str | None) -> str | None:
     """Returns the release whose defaults apply to a version: the last known one up to it, or
     else the first known one. Returns None, which stands for the newest release, where `version`
-    is None. Raises Invalid for a text that is no version."""
+    is None or the framework has no known releases. Raises Invalid for a text that is no version."""
     if version is None:
         return None
     known = releases(stack_id)

@@ -251,9 +251,9 @@ class Settings:
             setting=f"{self.table.prefix}{name}",
             value=self.given[name],
             rule=f"is no setting of {self._framework_and_release}, which stops at it: {hint}",
-            source=self.table.facts["parser"],
-            cure=meant,
-            meant=near or "",
+            source=self.table.facts["parser"],  # the file of the framework that reads names
+            cure=meant,  # as it is typed
+            meant=near or "",  # as the table has it
             is_of_name=True,
         )
 

@@ -36,7 +36,7 @@ class Stopped(Invalid):
 
     def __init__(self, setting: str, value: object, rule: str, cure: str = "") -> None:
         shown = setting if value is None else f"{setting} {value}"
-        super().__init__("launch.arguments", shown, rule)
+        super().__init__("launch.arguments", shown, rule)  # the field that the error names
         self.setting = setting
         self.setting_value = value
         self.cure = cure

@@ -166,6 +166,7 @@ def _ranks_by_bandwidth(operation: Operation, placements: Iterable[Placement]) -
     factors = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
     if operation not in factors:
         return None
+    # The largest bandwidths, which rounding changes least.
     best = max(placements, key=lambda placement: placement.algbw or 0.0, default=None)
     if best is None or not best.algbw or not best.busbw:
         return None

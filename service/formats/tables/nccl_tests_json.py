@@ -70,7 +70,7 @@ def _add_result(output: Output, result: object) -> None:
         if seconds is None:
             continue
         count = next((measured[key] for key in _WRONG_NAMES if key in measured), None)
-        fault = wrong_result("#wrong", count, "")
+        fault = wrong_result("#wrong", count, "")  # a count is judged without the data type
         if fault is not None:
             wrong = wrong or f"{fault} at {size:.0f} bytes"
         else:

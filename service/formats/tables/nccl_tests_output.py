@@ -14,4 +14,5 @@ def read_output(text: str) -> Output:
     """Returns the rows of the table that nccl-tests print, or else of the JSON that newer
     releases write."""
     output = read_text(text)
+    # Where the text is no JSON either, `output` says why no row could be read.
     return output if output.rows else read_json(text) or output

@@ -85,7 +85,7 @@ def programs_in(text: str) -> list[str]:
 
 def seconds_of(microseconds: object) -> float | None:
     """Returns a time in microseconds as seconds; None where it is no time, as in a column of
-    N/A."""
+    N/A, or longer than _MAX_S."""
     value = number(microseconds)
     if value is None or not 0 < value * 1e-6 < _MAX_S:
         return None

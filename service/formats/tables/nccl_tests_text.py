@@ -109,7 +109,8 @@ _USUAL_COLUMNS = _Columns(
 
 
 def read_text(text: str) -> Output:
-    """Returns the rows of the tables in a text, without the prefixes that launchers print."""
+    """Returns the rows of the tables in a text, without the prefixes that launchers print. Only the
+    first _LINE_REACH characters of a line are read, which is far more than a row has."""
     reading = _Reading()
     for line in text.splitlines():
         reading.read_line(_COLOUR.sub("", line[:_LINE_REACH]))
@@ -156,6 +157,7 @@ class _Reading:
             self.ranks_of_process = int(match[1]) * int(match[2])
         if programs := programs_in(line):
             self.output.programs += programs
+            # Rows behind a line that names several programs may be of any of them.
             self.program = programs[0] if len(set(programs)) == 1 else None
         if match := _FAILURE.search(line):
             self.output.failure = self.output.failure or match[0].strip()
@@ -210,7 +212,7 @@ class _Reading:
 
 def _read_placement(measured: list[str], group: _Group) -> Placement | None:
     """Returns the time and the bandwidths of one group of columns; None where the time is
-    missing."""
+    missing. `group` has the index of each column in `measured`."""
     seconds = seconds_of(measured[group.time])
     if seconds is None:
         return None
