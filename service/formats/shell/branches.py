@@ -56,6 +56,7 @@ class Branches:
             if truth is True and not branches:
                 return reader.run(body)  # every test before it is surely false
             if truth is not False:
+                # In `if [ -z "$TP" ]; then TP=4; fi` the branch gives TP its default.
                 branches.append(self._branch(body, self._default_of(tests or ())))
             if truth is True:
                 one_ran = True
