@@ -87,7 +87,7 @@ def _breakdown_steps(log: Log) -> Findings:
     number = 0
     for line, before, after in log.around(_BREAKDOWN_MARK):
         parts = {name: float(ms) for name, ms in _OF_A_STEP.findall(after)}
-        if parts.keys() == _WHOLE_STEP:
+        if parts.keys() == _WHOLE_STEP:  # other such lines have the times of micro-steps
             number += 1
             findings.history.add(_step(line, number, sum(parts.values()) / 1000, before))
     return findings
