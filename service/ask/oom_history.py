@@ -148,7 +148,7 @@ def _last_reports(
     trained some steps (`did_fit`), or else of runs that ran out of memory. Runs that the models can
     no longer predict are left out. Predicted needs are kept in `_needs`."""
     selection = ReportFilter(
-        outcome=() if did_fit else ("out_of_memory",),
+        outcome=() if did_fit else ("out_of_memory",),  # (): whatever it was
         did_fit=did_fit,
         chip=(run_kind.chip,),
         stack=(run_kind.stack,),

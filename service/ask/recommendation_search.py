@@ -138,7 +138,7 @@ class RecommendationSearch(UseCase):
         Both are empty if the request has neither alternatives nor an objective.
         """
         if not {"alternatives", "objective"} & inputs.request.model_fields_set:
-            return [], []
+            return [], []  # the request asks about one cluster, and for no hours or dollars
         candidates = inputs.candidates
         deadline = inputs.deadline.three_quarters()  # the rest is for the search on the best one
         fewest_chips_reasons = list[str]()

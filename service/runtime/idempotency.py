@@ -118,7 +118,7 @@ class IdempotentCreation:
         self._claim(IdempotencyKey.of(name), token)  # such a claim never has an answer
         with self._leases.held(token):
             yield
-        self._leases.release(token)
+        self._leases.release(token)  # after a failure `held` has released it
 
     def earlier_answer(self, key: IdempotencyKey) -> CreatedResource | None:
         """Returns the answer that an earlier request with this key got; None where there is none.
