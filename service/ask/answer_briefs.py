@@ -194,4 +194,5 @@ def _cut(sentence: str, limit: int = _MAX_REASON_BYTES) -> str:
     encoded = sentence.encode()
     if len(encoded) <= limit:
         return sentence
+    # A character that the cut divides is dropped.
     return encoded[:limit].decode(errors="ignore") + "…"

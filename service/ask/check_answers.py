@@ -278,6 +278,7 @@ def _stop_answer(job: ResolvedCheck, stop: Stop) -> BrokenRuleAnswer:
         value=echoed_value(stop.value),
         rule=truncate(stop.rule, _MOST_RULE_CHARACTERS),
         source=stop.source,
+        # Where a stop has no cure, its rule says what to write.
         cure=truncate(stop.cure or stop.rule, _MOST_RULE_CHARACTERS),
     )
 

@@ -58,7 +58,7 @@ def compile_cost_model(warm_up: Callable[[], object], show: Show = _ignore) -> N
 def _is_kept(warm_up: Callable[[], object]) -> bool:
     """Returns whether all functions that `warm_up` calls have been compiled and kept earlier."""
     try:
-        with only_kept():
+        with only_kept():  # a function that is not kept raises NotKept, and is not compiled
             warm_up()
     except NotKept:
         return False

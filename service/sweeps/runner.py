@@ -84,6 +84,7 @@ class SweepRunner:
         closing.start()
         closing.join(_STOP_S)
         if self._running:
+            # Commits are refused by now, except for this one, which cleans up.
             with suppress(ServiceError), self._store.writing(after_closing=True) as rows:
                 rows.sweeps.release(self._lease, [*self._running.values()], is_attempt=False)
 
@@ -143,7 +144,7 @@ class SweepRunner:
         with self._store.writing() as rows:
             now = rows.now()
             leased = rows.sweeps.lease(self._lease, now, now + self._lease_length, free_slots)
-        self.waits_for = None
+        self.waits_for = None  # the workers can be reached
         for item in leased:
             try:
                 self._hand_out(item)

@@ -328,7 +328,7 @@ class Commands:
         """Interprets `let N=2*M`, one assignment for each word."""
         for word in words[1:]:
             self.reader.set_by_arithmetic(word, line)
-        return None
+        return None  # it succeeds unless the last value is 0, which is not worked out
 
     def _read(self, words: list[str], streams: _Streams, line: int) -> Truth:
         """Interprets `read A B`: sets variables to the words of the input, or to unknown values

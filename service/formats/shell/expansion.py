@@ -130,6 +130,7 @@ class Expansion:
         `is_quoted`, which says that its delimiter, such as EOF, has quotes."""
         if is_quoted:
             return self.tree.text(node)
+        # In a heredoc a backslash quotes only these three characters.
         parts = self._pieces_between(node.children, node.start_byte, node.end_byte, escapes="$`\\")
         return "".join(piece.text for piece in parts)
 

@@ -154,4 +154,4 @@ def sent_variables(environment: Mapping[str, str]) -> Variables:
     """Returns the variables that the request sends. All are exported, and the text does not
     override them."""
     values = {name: Value((value,)) for name, value in environment.items()}
-    return Variables(values, set(values), frozenset(values))
+    return Variables(values, set(values), frozenset(values))  # exported, and fixed against the text
