@@ -269,6 +269,7 @@ def _stated_traits(resolver: Resolver, query: EvidenceQuery) -> RunTraits:
             "num_chips": size.num_chips,
         }
     if query.stack is not None:
+        # Stacks that share the coefficients of one count as that one.
         traits["stack"] = resolver.stack(query.stack).value.calibrated_as
     return RunTraits(**traits)
 

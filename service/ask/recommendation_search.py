@@ -204,7 +204,7 @@ class RecommendationSearch(UseCase):
         if fewest.num_chips is None:
             return {}
         own = candidates.resolved[OWN_CLUSTER].problem
-        # The shape of a torus is that of the cluster's own number of chips.
+        # A torus shape in the request holds for the cluster's own number of chips alone.
         cluster = replace(own.cluster.with_num_chips(fewest.num_chips), torus_shape=None)
         problem = replace(own, cluster=cluster)
         # A candidate with as many chips has been searched already.

@@ -60,7 +60,7 @@ class GracefulStop:
         """Makes SIGTERM and SIGINT begin the stop. Must be called in the main thread, within the
         event loop, after the server has installed its own handler."""
         loop = asyncio.get_running_loop()
-        stop_server = signal.getsignal(signal.SIGINT)
+        stop_server = signal.getsignal(signal.SIGINT)  # the server's handler, of both signals
         was_told = False
 
         def handle(number: int, frame: FrameType | None) -> None:

@@ -105,6 +105,7 @@ class IdempotentCreation:
         with self._leases.held(token):
             return self._create_from(
                 prepare,
+                # Stores the answer to the key in the transaction that writes the resource.
                 lambda rows, created: rows.idempotency_keys.finish(
                     key.key, token, created.status, created.location, created.document
                 ),

@@ -71,7 +71,7 @@ def choose_layout(run: published.Run, profile: Profile) -> Layout:
     layouts = Layouts.of(run.alternatives)
     broken = first_broken(run.problem, layouts)
     if (broken >= 0).all():
-        rule = RULES[int(broken[0])]
+        rule = RULES[int(broken[0])]  # that the first layout breaks
         raise Invalid(rule.field, rule.name, rule.message(run.problem, layouts[0]))
     return _likeliest(run.problem, layouts.take(broken < 0), profile)
 
@@ -120,7 +120,7 @@ def _readable_runs(rows: Iterable[dict[str, Any]], software_year: float) -> list
             run = published.read(row, software_year)
         except DomainError:  # the models cannot express the run
             continue
-        if {"seq_len", "global_batch"} & {*run.assumed}:
+        if {"seq_len", "global_batch"} & {*run.assumed}:  # which its source does not state
             weight *= UNSTATED_WORKLOAD_WEIGHT
         run = replace(run, problem=problems.setdefault(run.problem, run.problem))
         readable.append((row, run, weight))

@@ -66,6 +66,7 @@ def _throughput_steps(log: Log) -> Findings:
     }
     batch = int(batches.pop()) if len(batches) == 1 else None
     findings.in_samples = batch is None  # the reader multiplies by the batch of the request
+    # Without any of the marks the loop finds nothing, whichever mark is taken.
     mark = next((mark for mark in _RATE_MARKS if mark in log.text), _RATE_MARKS[0])
     for line, before, after in log.around(mark):
         number = _STEP_OF_RATE.search(before)

@@ -92,7 +92,8 @@ class Line:
 
 def cut_lines(text: str) -> tuple[str, int]:
     """Returns the text with its lines cut to MAX_LINE_CHARACTERS, and the number of lines that
-    were longer. Updates of a progress bar, which carriage returns divide, count as lines."""
+    were longer. Updates of a progress bar, which carriage returns divide, count as lines. Longer
+    lines would take long to search, and tell nothing more."""
     if len(text) <= MAX_LINE_CHARACTERS:
         return text, 0
     cut = 0

@@ -181,7 +181,7 @@ def _ranks_by_batch(text: str) -> Iterator[Statement]:
     for start, segment in _segments(text, _TOTAL_BATCH.mark):
         if match := _TOTAL_BATCH.pattern.search(segment):
             ranks = int(match[1].replace(",", "")) / (of_rank * accumulation)
-            if ranks.is_integer():
+            if ranks.is_integer():  # otherwise the three values are not of one run
                 yield _statement(text, start, match, "data_parallel", ranks)
 
 

@@ -167,9 +167,9 @@ class Expansion:
                 text = text[spaces.end() :]
             value = self._substituted(node, text)
             yield _Piece(value, splits=value != text)  # what is not known stays in one piece
-        elif kind == "raw_string":
+        elif kind == "raw_string":  # 'a b'
             yield _Piece(text[1:-1])
-        elif kind == "ansi_c_string":
+        elif kind == "ansi_c_string":  # $'a\tb'
             yield _Piece(_ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[0]), text[2:-1]))
         elif kind in ("string", "translated_string"):
             yield from self._string(node)
@@ -252,6 +252,7 @@ class Expansion:
             return None
         index = None
         if target.type == "subscript":
+            # The 2 of NAME[2].
             index = self._expanded_index(self.tree.text(target).partition("[")[2].rstrip("]"))
             target = target.children[0]
         name = self.tree.text(target)
@@ -284,6 +285,7 @@ class Expansion:
         number = self.arithmetic_value(text)
         if number is not None:
             return number
+        # A key of an associative array, which may stand in quotes.
         return re.sub(r"\$\{?(\w+)\}?", value_or_reference, text.strip("'\""), flags=re.ASCII)
 
     def _length_or_target(
