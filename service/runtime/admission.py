@@ -111,7 +111,7 @@ class Turn:
         """Blocks until the slot comes back. Raises ClientGone once the client has disconnected."""
         while True:
             try:
-                return self.granted.result(_CLIENT_POLL_S)  # or looks for the client, below
+                return self.granted.result(_CLIENT_POLL_S)  # for so long, then looks for the client
             except TimeoutError:
                 if self._disconnected.is_set():
                     raise ClientGone from None

@@ -84,7 +84,7 @@ class SweepRunner:
         closing.start()
         closing.join(_STOP_S)
         if self._running:
-            # Commits are refused by now, except for this one, which cleans up.
+            # Other commits may be refused by now; this one cleans up, and is not.
             with suppress(ServiceError), self._store.writing(after_closing=True) as rows:
                 rows.sweeps.release(self._lease, [*self._running.values()], is_attempt=False)
 

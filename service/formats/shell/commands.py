@@ -189,7 +189,7 @@ class Commands:
             elif child.type == "herestring_redirect":
                 streams = _Streams("".join(expansion.words(child.children[-1])), streams.outputs)
             elif child.type == "file_redirect":
-                continue
+                continue  # in front of the words, as in `>log date`: it is not followed
             elif child.is_named:
                 inner = child.children[0] if child.type == "command_name" else child
                 words += expansion.words(inner)

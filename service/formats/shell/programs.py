@@ -102,7 +102,7 @@ def program_at(words: Sequence[str]) -> int | None:
         name = base_name(word)
         following = words[index + 1] if index + 1 < len(words) else ""
         if _PYTHON.fullmatch(name) or name in LAUNCHERS:
-            starts_python = name not in _STARTS_ANYTHING  # as srun and mpirun do
+            starts_python = name not in _STARTS_ANYTHING  # srun and mpirun start anything
             starts_program = True
         elif word in ("-m", "--module") and starts_python and following:
             # Behind `-m torch.distributed.run` the program comes later.
