@@ -83,6 +83,7 @@ def check_brief(document: dict[str, Any]) -> dict[str, Any]:
     fits = document["fits"] or {}
     change = document["first_change"]
     layout = document["layout"]
+    # Of these figures the brief of a check has only the step time and its interval.
     figures = {name: prediction.get(name) for name in _FIGURES if name.startswith("step_time")}
     return CheckBrief(
         id=document.get("id"),
@@ -126,7 +127,7 @@ def _shared_fields(
     """Returns the fields that the briefs of recommendations and predictions share. `prediction` is
     that of the layout to launch, and `query` selects it in the answer."""
     location = f"/v1/{kind}/{document['id']}"
-    slurm = (document.get("launch") or {}).get("slurm", {})
+    slurm = (document.get("launch") or {}).get("slurm", {})  # options of sbatch
     return {
         "id": document["id"],
         "created_at": document["created_at"],
@@ -194,4 +195,5 @@ def _cut(sentence: str, limit: int = _MAX_REASON_BYTES) -> str:
     encoded = sentence.encode()
     if len(encoded) <= limit:
         return sentence
+    # A character that the cut divides is dropped.
     return encoded[:limit].decode(errors="ignore") + "…"

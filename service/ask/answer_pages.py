@@ -62,6 +62,7 @@ def answer_page(store: Store, kind: AnswerKind, query: AnswerQuery) -> dict[str,
     """Returns a page of the answers of a kind, newest first, and the cursor of the next page."""
     before = read_cursor(kind, query.cursor)
     with store.reading() as rows:
+        # One more than the page has, which tells whether another page follows.
         rows_found = rows.answers.briefs(kind, query.limit + 1, before, _answer_filter(query))
     page, following = cut_page(kind, rows_found, query.limit, lambda row: row.id)
     return {"items": [_page_item(kind, row) for row in page], "next": following}

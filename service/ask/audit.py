@@ -17,6 +17,7 @@ class AuditTrail(UseCase):
         """Returns a page of the entries, newest first, and the cursor of the next page."""
         before = read_cursor(_LIST, query.cursor)
         with self._store.reading() as rows:
+            # One more than the page has, which tells whether another page follows.
             audit_rows = rows.audit.newest(query.limit + 1, before)
         page, following = cut_page(_LIST, audit_rows, query.limit, lambda row: row.id)
         entries = [AuditEntry.from_attributes(row) for row in page]

@@ -171,7 +171,7 @@ def _refusals(job: ResolvedCheck, check: LayoutCheck) -> list[BrokenRuleAnswer]:
     """Returns the faults at which the framework stops: rules that the layout breaks, and settings.
     A file that was not sent may hold settings that mend the faults. Beside such a file only names
     that the framework does not have are sure to be refused, and only they are returned."""
-    is_open = any(reservation.is_open for reservation in job.reservations)
+    is_open = any(reservation.is_open for reservation in job.reservations)  # such as of that file
     broken = [] if is_open else [_broken_rule(job, rule) for rule in check.broken_rules]
     stops = [stop for stop in job.stops if stop.is_of_name or not is_open]
     return [*broken, *(_stop_answer(job, stop) for stop in stops)]
@@ -204,7 +204,7 @@ def _spelling_change(job: ResolvedCheck, changes: LaunchChanges) -> ChangeAnswer
         words.append(f"write {stop.cure} for {name}" if stop.meant else f"leave out {name}")
     return ChangeAnswer(
         words=truncate(", ".join(words), _MOST_RULE_CHARACTERS),
-        knob="spelling",
+        knob="spelling",  # no knob of the layout changes
         before=[setting.name for setting in settings if setting.after is None],
         after=[setting.name for setting in settings if setting.before is None],
         settings=settings,
@@ -278,6 +278,7 @@ def _stop_answer(job: ResolvedCheck, stop: Stop) -> BrokenRuleAnswer:
         value=echoed_value(stop.value),
         rule=truncate(stop.rule, _MOST_RULE_CHARACTERS),
         source=stop.source,
+        # Where a stop has no cure, its rule says what to write.
         cure=truncate(stop.cure or stop.rule, _MOST_RULE_CHARACTERS),
     )
 

@@ -74,6 +74,7 @@ class Checks(UseCase):
             completed = request.layout.with_stack_defaults(resolved.problem)
             return ResolvedCheck(
                 question=request,
+                # A given layout may exceed the limits that the stack sets to a search.
                 resolved=resolved.for_layouts([completed.build()]),
                 profile=profile,
                 place="layout",

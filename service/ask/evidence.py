@@ -112,7 +112,7 @@ class _RunIndex:
         words = (query.text or "").casefold().split()
         return [
             (int(i), float(distances[i]))
-            for i in np.lexsort((self.rank_by_date, distances))
+            for i in np.lexsort((self.rank_by_date, distances))  # the last key counts first
             if (not query.exact or distances[i] == 0)
             and query.family in (None, self.runs[i].family)
             and query.outcome in (None, self.runs[i].outcome)
@@ -269,6 +269,7 @@ def _stated_traits(resolver: Resolver, query: EvidenceQuery) -> RunTraits:
             "num_chips": size.num_chips,
         }
     if query.stack is not None:
+        # Stacks that share the coefficients of one count as that one.
         traits["stack"] = resolver.stack(query.stack).value.calibrated_as
     return RunTraits(**traits)
 
@@ -297,6 +298,7 @@ def _question_independent_facts(
     layout = run.layout.build()
     predicted = prediction_of(problem, profile, layout)
     return {
+        # The question is shown as the run states it, without the defaults of what it leaves open.
         **run.model_dump(mode="json", include=_RUN_FIELDS),
         **run.model_dump(mode="json", include=_QUESTION_FIELDS, exclude_unset=True),
         "layout": LayoutFields.shown(layout, on_torus=problem.cluster.is_torus),

@@ -212,6 +212,6 @@ def _is_slower_in_larger_domain(points: Sequence[Point], grid: dict[str, list[fl
 
     return any(
         best_s(larger) > best_s(smaller)
-        for _, row in rows_along("domain", points, grid)
+        for _, row in rows_along("domain", points, grid)  # points that differ in it alone
         for smaller, larger in pairwise(row)
     )

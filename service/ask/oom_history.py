@@ -81,7 +81,7 @@ def out_of_memory_runs_of_kind(
 
 def _disproves(fitted: OutOfMemoryRun, failed: OutOfMemoryRun) -> bool:
     """Returns whether a run that fitted is later than a failed one, and needs at least as much
-    memory."""
+    memory: so much then fits after all."""
     later = (fitted.measured_at, fitted.report_id) > (failed.measured_at, failed.report_id)
     return later and fitted.needed_gib >= failed.needed_gib - _TOLERANCE_GIB
 
@@ -148,7 +148,7 @@ def _last_reports(
     trained some steps (`did_fit`), or else of runs that ran out of memory. Runs that the models can
     no longer predict are left out. Predicted needs are kept in `_needs`."""
     selection = ReportFilter(
-        outcome=() if did_fit else ("out_of_memory",),
+        outcome=() if did_fit else ("out_of_memory",),  # (): whatever it was
         did_fit=did_fit,
         chip=(run_kind.chip,),
         stack=(run_kind.stack,),
@@ -166,6 +166,7 @@ def _last_reports(
     # Only runs without a kept need are read in full, which is slow, and predicted.
     not_predicted = {key: report.id for key, report in last.items() if key not in needs}
     if not_predicted:
+        # The second result is why other runs cannot be read: they get no need, and are left out.
         runs, _ = StoredRuns(rows).read(rows.reports.by_ids([*not_predicted.values()]))
         predicted = _predicted_needs(runs, profile)
         new = {key: predicted.get(report_id) for key, report_id in not_predicted.items()}

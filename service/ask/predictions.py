@@ -107,6 +107,7 @@ def _legal_request(question: _LayoutsQuestion, profile: Profile) -> _LegalReques
         for field, layout in question.given_layouts.items()
     }
     layouts = {field: layout.build() for field, layout in completed.items()}
+    # Given layouts may exceed the limits that the stack sets to a search.
     resolved = question.resolved.for_layouts(layouts.values())
     require_all_legal(
         resolved.problem,
@@ -209,6 +210,7 @@ def _knob_error(
     related = _OTHER_CULPRIT.get(knob or "")
     if knob not in given.knobs_given and related in given.knobs_given:
         knob = related
+    # A launch has the framework's setting for a knob, any other request the field of the layout.
     field = f"{name}.{settings.get(knob, given.field_of(knob))}" if knob else name
     value = getattr(given, given.field_of(knob)) if knob in given.knobs_given else None
     return Invalid(field, value, message)

@@ -138,7 +138,7 @@ class RecommendationSearch(UseCase):
         Both are empty if the request has neither alternatives nor an objective.
         """
         if not {"alternatives", "objective"} & inputs.request.model_fields_set:
-            return [], []
+            return [], []  # the request asks about one cluster, and for no hours or dollars
         candidates = inputs.candidates
         deadline = inputs.deadline.three_quarters()  # the rest is for the search on the best one
         fewest_chips_reasons = list[str]()
@@ -204,7 +204,7 @@ class RecommendationSearch(UseCase):
         if fewest.num_chips is None:
             return {}
         own = candidates.resolved[OWN_CLUSTER].problem
-        # The shape of a torus is that of the cluster's own number of chips.
+        # A torus shape in the request holds for the cluster's own number of chips alone.
         cluster = replace(own.cluster.with_num_chips(fewest.num_chips), torus_shape=None)
         problem = replace(own, cluster=cluster)
         # A candidate with as many chips has been searched already.

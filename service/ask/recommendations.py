@@ -196,6 +196,7 @@ def _request_fields(inputs: Inputs, target: Target) -> dict[str, Any]:
     Cluster and stack are those of the request itself, even if another candidate is the best."""
     request = inputs.request
     pinned_forms = inputs.candidates.pinned_forms
+    # The question, each of its names pinned to the present version of its entry.
     fields: dict[str, Any] = dict(pinned_forms[OWN_CLUSTER])
     for name in ("tolerance", "top", "include", "time_limit_s"):
         fields[name] = getattr(request, name)

@@ -61,7 +61,7 @@ def _stored_answer(checked: dict[str, Any]) -> Answer:
         "created_at": now.isoformat().replace("+00:00", "Z"),
         "location": f"/v1/checks/{id_}",
     }
-    document = shortened({**checked, **identity})
+    document = shortened({**checked, **identity})  # again, since these fields make it longer
     profile = document["profile"]
     return Answer(
         kind="checks",

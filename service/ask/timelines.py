@@ -34,7 +34,7 @@ class Timelines(UseCase):
         """Returns the timeline if it is still kept in memory; None otherwise. Raises NotFound if
         there is no such answer."""
         with self._store.reading() as rows:
-            rows.answers.get(kind, id_)
+            rows.answers.get(kind, id_)  # raises NotFound: memory may outlive the answer
         text: AnswerText | None = self._store.memory.get(_key(kind, id_, query))
         return text
 

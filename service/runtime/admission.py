@@ -111,7 +111,7 @@ class Turn:
         """Blocks until the slot comes back. Raises ClientGone once the client has disconnected."""
         while True:
             try:
-                return self.granted.result(_CLIENT_POLL_S)
+                return self.granted.result(_CLIENT_POLL_S)  # for so long, then looks for the client
             except TimeoutError:
                 if self._disconnected.is_set():
                     raise ClientGone from None
@@ -214,7 +214,7 @@ class AdmissionControl:
 
     def _wait_in_line(self, turn: Turn) -> None:
         self._waiting.append(turn)
-        self._look_again_later(turn, turn.granted)
+        self._look_again_later(turn, turn.granted)  # it may get a slot beyond the regular ones
 
     def _look_again_later(self, turn: Turn, granted: Future[None]) -> None:
         """Plans to look once more, after _SLICE_S, whether the turn may have a slot. `granted` is
@@ -238,6 +238,7 @@ class AdmissionControl:
         long."""
         self._wait_in_line(turn)
         self._fill_slots()
+        # Computations that are set aside wait too, but have no place in the queue.
         queued = [waiting for waiting in self._waiting if not waiting.has_begun]
         if len(queued) > self._queue:
             refused = self._turn_to_refuse(queued)
@@ -248,6 +249,7 @@ class AdmissionControl:
         """Returns the turn that a full queue refuses: the newest one of the tenant with most
         requests. Among tenants with equally many requests the newest turn is refused."""
         requests = Counter(turn.tenant for turn in [*self._running, *self._waiting])
+        # Of equal turns `max` takes the first, which is the newest of the reversed queue.
         return max(reversed(queued), key=lambda turn: requests[turn.tenant])
 
     def _leave(self, turn: Turn) -> None:

@@ -69,7 +69,7 @@ def compile_in_processes(warm_up: Step, show: Show) -> None:
         receiver, sender = spawning.Pipe(duplex=False)
         receivers.append(receiver)
         spawning.Process(target=_compile_share, args=(share, sender), daemon=True).start()
-        sender.close()
+        sender.close()  # the child has its own copy: once that closes, `recv` raises EOFError
     while receivers:
         ready: list[Any] = wait(receivers, timeout=_SHOWN_EVERY_S)
         for receiver in ready:
@@ -78,6 +78,7 @@ def compile_in_processes(warm_up: Step, show: Show) -> None:
                 weights[name] = weight
             except EOFError:
                 receivers.remove(receiver)
+        # WORK, all functions' weight, was measured earlier: what is compiled now may exceed it.
         share_done = min(sum(weights.values()) / WORK, 1.0)
         show(Progress(share_done, time.monotonic() - began))
 

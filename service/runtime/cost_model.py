@@ -58,7 +58,7 @@ def compile_cost_model(warm_up: Callable[[], object], show: Show = _ignore) -> N
 def _is_kept(warm_up: Callable[[], object]) -> bool:
     """Returns whether all functions that `warm_up` calls have been compiled and kept earlier."""
     try:
-        with only_kept():
+        with only_kept():  # a function that is not kept raises NotKept, and is not compiled
             warm_up()
     except NotKept:
         return False
@@ -69,7 +69,7 @@ def _is_kept(warm_up: Callable[[], object]) -> bool:
 def _locked(folder: Path | None) -> Iterator[None]:
     """Holds the lock on a folder while the block runs. Runs the block without it where the file
     system has no locks, or where it does not come in time: two processes then do the same work."""
-    if folder is None:
+    if folder is None:  # no process keeps anything that others could wait for
         yield
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -77,7 +77,7 @@ def _locked(folder: Path | None) -> Iterator[None]:
         _wait_for_lock(descriptor)
         yield
     finally:
-        os.close(descriptor)
+        os.close(descriptor)  # which releases the lock
 
 
 def _wait_for_lock(descriptor: int) -> None:

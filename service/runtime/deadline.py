@@ -88,7 +88,7 @@ class Deadline:
         """Calls the checkpoint, and returns whether time is left."""
         self._clock.call_checkpoint()
         has_time = self._left_s > 0
-        self._clock.ran_out |= not has_time
+        self._clock.ran_out |= not has_time  # also for deadlines that share the clock
         return has_time
 
     @property

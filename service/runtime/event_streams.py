@@ -144,7 +144,7 @@ class EventStreams:
         stream = EventStream(self, tenant, feed, topic, place)
         self._open.append(stream)
         EVENT_STREAMS.set(len(self._open))
-        self.read_soon()
+        self.read_soon()  # events that are stored already are sent at once
         if self._reader is None or self._reader.done():
             self._reader = asyncio.create_task(self._read_while_open())
         return stream

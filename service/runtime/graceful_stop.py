@@ -60,7 +60,7 @@ class GracefulStop:
         """Makes SIGTERM and SIGINT begin the stop. Must be called in the main thread, within the
         event loop, after the server has installed its own handler."""
         loop = asyncio.get_running_loop()
-        stop_server = signal.getsignal(signal.SIGINT)
+        stop_server = signal.getsignal(signal.SIGINT)  # the server's handler, of both signals
         was_told = False
 
         def handle(number: int, frame: FrameType | None) -> None:
@@ -98,7 +98,7 @@ class GracefulStop:
         closed = asyncio.get_running_loop().run_in_executor(thread, self._close)
         await asyncio.wait({closed}, timeout=_COMMIT_S)
         thread.shutdown(wait=False)
-        await self._interrupt(Stopping(), _ANSWER_S)
+        await self._interrupt(Stopping(), _ANSWER_S)  # those that committed may still answer
         # Without a signal, as in tests, the process goes on after the stop.
         if self._ending is not None:
             _exit_after(_EXIT_S, _STOPPED)

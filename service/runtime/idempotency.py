@@ -105,6 +105,7 @@ class IdempotentCreation:
         with self._leases.held(token):
             return self._create_from(
                 prepare,
+                # Stores the answer to the key in the transaction that writes the resource.
                 lambda rows, created: rows.idempotency_keys.finish(
                     key.key, token, created.status, created.location, created.document
                 ),
@@ -118,7 +119,7 @@ class IdempotentCreation:
         self._claim(IdempotencyKey.of(name), token)  # such a claim never has an answer
         with self._leases.held(token):
             yield
-        self._leases.release(token)
+        self._leases.release(token)  # after a failure `held` has released it
 
     def earlier_answer(self, key: IdempotencyKey) -> CreatedResource | None:
         """Returns the answer that an earlier request with this key got; None where there is none.

@@ -83,6 +83,7 @@ class Leases:
     def _renew_all(self) -> None:
         """Renews the held leases periodically, until none is held: this thread then ends."""
         while not self._ended.wait(self.length.total_seconds() / RENEWALS):
+            # Under the lock, so that a claim that begins now is in `held`, or starts a new thread.
             with self._lock:
                 held = [*self._held]
                 self._is_renewing = bool(held)

@@ -27,7 +27,7 @@ class Readiness:
     async def state(self, within_s: float | None = None) -> str:
         """Returns "ok", or a sentence on why the database cannot be used. A database that does not
         answer within `within_s` seconds, by default WAIT_S, counts as silent."""
-        if self._running is None or self._running.done():
+        if self._running is None or self._running.done():  # otherwise joins the check under way
             self._running = self._thread.submit(self._store.state)
         waited = asyncio.wrap_future(self._running)
         done, _ = await asyncio.wait({waited}, timeout=WAIT_S if within_s is None else within_s)

@@ -94,6 +94,7 @@ def _error_answer(outcome: ItemOutcome, error: Exception) -> ItemAnswer:
     elif outcome == "failed":
         detail = "the service failed; the log holds the reason"
     else:
+        # [] is the root of the request, from which the errors name fields.
         detail = "; ".join(violation.sentence() for violation in violations_of(error, [], limit=3))
     problem = ItemProblem(type=problem_path(error), detail=detail[:_MAX_DETAIL])
     return ItemAnswer(outcome, problem.model_dump(mode="json"))

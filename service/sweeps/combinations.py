@@ -81,6 +81,7 @@ def pin_names(rows: Rows, request: SweepRequest) -> tuple[dict[str, Any], dict[s
         ],
         "workloads": [workload.model_dump(mode="json") for workload in request.workloads],
         "stacks": [stack.pinned_form for stack in stacks],
+        # Constraints and objective stay as they were written, without defaults.
         "constraints": [
             constraints.model_dump(mode="json", exclude_unset=True)
             for constraints in request.constraints

@@ -95,6 +95,7 @@ def events_after(store: Store, id_: str, place: Place) -> list[Event]:
         progress = progress_document(rows, sweep)
     events = [Event("item", Place(row.event or 0), item_document(sweep, row)) for row in results]
     last = events[-1].place if events else Place(place.event)
+    # Fewer results than were asked for are all that are left.
     if sweep.waiting == 0 and len(results) < _AT_ONCE:
         end = Event("end", Place(sweep.events, at_end=True), progress)
         return [*events, end] if end.place != place else []  # equal: the end was told before

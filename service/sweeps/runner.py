@@ -84,6 +84,7 @@ class SweepRunner:
         closing.start()
         closing.join(_STOP_S)
         if self._running:
+            # Other commits may be refused by now; this one cleans up, and is not.
             with suppress(ServiceError), self._store.writing(after_closing=True) as rows:
                 rows.sweeps.release(self._lease, [*self._running.values()], is_attempt=False)
 
@@ -143,7 +144,7 @@ class SweepRunner:
         with self._store.writing() as rows:
             now = rows.now()
             leased = rows.sweeps.lease(self._lease, now, now + self._lease_length, free_slots)
-        self.waits_for = None
+        self.waits_for = None  # the workers can be reached
         for item in leased:
             try:
                 self._hand_out(item)
@@ -165,13 +166,14 @@ class SweepRunner:
 
     def _hand_out(self, item: LeasedItem) -> None:
         """Hands an item to a worker. An item whose worker ended too often has failed."""
-        if item.attempts > _MAX_ATTEMPTS:
+        if item.attempts > _MAX_ATTEMPTS:  # the lease of this attempt is counted already
             problem = ItemProblem(type="/problems/internal", detail=_WORKER_ENDED)
             self._finish(item, ItemAnswer("failed", problem.model_dump(mode="json")))
             return
         with self._store.reading() as rows:
             sweep = rows.sweeps.find(item.sweep_id)
         if sweep is not None:  # None: it has been removed
+            # Names in the sweep are looked up among what its owner sees.
             store = self._store.of(sweep.tenant, sees_all=sweep.sees_all)
             future = self._workers.submit(store, item_question(sweep.request, item.position))
             self._running[future] = item
@@ -186,6 +188,7 @@ class SweepRunner:
             self._pause(error)
             return
         except (Exception, CancelledError) as error:  # noqa: BLE001  whatever a lost worker raises
+            # The item itself may have ended its worker, so that the attempt counts.
             log.warning("the worker of an item is lost", extra={"reason": repr(error)[:500]})
             self._give_back([item], is_attempt=True)
             return

@@ -80,6 +80,7 @@ class Sweeps(UseCase):
         follows."""
         before = read_cursor("sweeps", query.cursor)
         with self._store.reading() as rows:
+            # One more than the page has, which tells whether another page follows.
             sweeps = rows.sweeps.newest(query.limit + 1, before)
             page, following = cut_page("sweeps", sweeps, query.limit, lambda sweep: sweep.id)
             outcomes = rows.sweeps.outcomes([sweep.id for sweep in page])
@@ -89,9 +90,10 @@ class Sweeps(UseCase):
     def item_page(self, id_: str, query: SweepItemQuery) -> dict[str, Any]:
         """Returns a page of a sweep's items by position. Raises NotFound."""
         place = f"sweeps/{id_}"
-        after = int(read_cursor(place, query.cursor) or -1)
+        after = int(read_cursor(place, query.cursor) or -1)  # positions begin at 0
         with self._store.reading() as rows:
             sweep = rows.sweeps.get(id_)
+            # One more than the page has, which tells whether another page follows.
             items = rows.sweeps.items(id_, query.outcome, query.limit + 1, after)
         page, following = cut_page(place, items, query.limit, lambda item: str(item.position))
         return {"items": [item_document(sweep, row) for row in page], "next": following}
@@ -125,7 +127,7 @@ def item_document(sweep: SweepRow, row: SweepItemRow) -> dict[str, Any]:
     indices = combination(sweep.request, row.position)
     cluster = sweep.names["clusters"][indices["cluster"]]
     workload = sweep.request["workloads"][indices["workload"]]
-    is_ok = row.outcome == "ok"
+    is_ok = row.outcome == "ok"  # otherwise the result says why there is no layout
     return read_stored(
         SweepItem,
         {

@@ -71,7 +71,7 @@ def choose_layout(run: published.Run, profile: Profile) -> Layout:
     layouts = Layouts.of(run.alternatives)
     broken = first_broken(run.problem, layouts)
     if (broken >= 0).all():
-        rule = RULES[int(broken[0])]
+        rule = RULES[int(broken[0])]  # that the first layout breaks
         raise Invalid(rule.field, rule.name, rule.message(run.problem, layouts[0]))
     return _likeliest(run.problem, layouts.take(broken < 0), profile)
 
@@ -120,7 +120,7 @@ def _readable_runs(rows: Iterable[dict[str, Any]], software_year: float) -> list
             run = published.read(row, software_year)
         except DomainError:  # the models cannot express the run
             continue
-        if {"seq_len", "global_batch"} & {*run.assumed}:
+        if {"seq_len", "global_batch"} & {*run.assumed}:  # which its source does not state
             weight *= UNSTATED_WORKLOAD_WEIGHT
         run = replace(run, problem=problems.setdefault(run.problem, run.problem))
         readable.append((row, run, weight))
@@ -142,10 +142,12 @@ def _legal_layouts(runs: Sequence[published.Run]) -> list[Layouts]:
     for indices in runs_by_problem.values():
         alternatives = Layouts.of(layout for i in indices for layout in runs[i].alternatives)
         try:
+            # first_broken gives the first rule that each breaks, and -1 where it breaks none.
             is_legal = first_broken(runs[indices[0]].problem, alternatives) < 0
         # A problem that the models refuse leaves its runs without a legal layout.
         except DomainError:
             continue
+        # The run that each of the joined alternatives belongs to.
         owner = np.repeat(indices, [len(runs[i].alternatives) for i in indices])
         for i in indices:
             result[i] = alternatives.take(is_legal & (owner == i))
@@ -165,7 +167,7 @@ def _observations(runs: Sequence[_ReadRun], profile: Profile) -> list[Observatio
                 step_time_s=run.step_time_s,
                 memory_bytes=run.memory_bytes,
                 memory_kind=run.memory_kind,
-                out_of_memory=row["outcome"] != "ok",
+                out_of_memory=row["outcome"] != "ok",  # runs with other failures are not here
                 weight=read_run.weight,
                 source=row["family"],
                 group=group_key(row),
@@ -233,7 +235,7 @@ def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
     # A term of a profile is a coefficient or its offset for a chip or stack, with a spread.
     first_fit = with_published_terms(prior, _observations(runs, prior))
     observed = _observations(runs, first_fit)
-    fitted = calibrate(prior, observed, _MADE_BY, published=True)
+    fitted = calibrate(prior, observed, _MADE_BY, published=True)  # runs of many sources
     newest = newest_software(rows, observed, prior.software_year)
     fitted = replace(fitted, profile=replace(fitted.profile, newest=newest))
     sys.stderr.write(

@@ -102,7 +102,7 @@ def read_contents(text: str, framework: str | None, global_batch: int | None) ->
         ends_out_of_memory=_ends_with(OUT_OF_MEMORY, text, framework_of_steps),
         ends_killed_by_host=_ends_with(KILLED_BY_HOST, text, framework_of_steps),
         devices=tuple(printed_devices(text)),
-        statements=tuple(stated_facts(Log(text).text)),
+        statements=tuple(stated_facts(Log(text).text)),  # Log removes the colours
         cut_lines=cut,
         trouble=LogTrouble(
             ends_in_crash=_ends_with(CRASHED, text),

@@ -66,6 +66,7 @@ def _throughput_steps(log: Log) -> Findings:
     }
     batch = int(batches.pop()) if len(batches) == 1 else None
     findings.in_samples = batch is None  # the reader multiplies by the batch of the request
+    # Without any of the marks the loop finds nothing, whichever mark is taken.
     mark = next((mark for mark in _RATE_MARKS if mark in log.text), _RATE_MARKS[0])
     for line, before, after in log.around(mark):
         number = _STEP_OF_RATE.search(before)
@@ -87,7 +88,7 @@ def _breakdown_steps(log: Log) -> Findings:
     number = 0
     for line, before, after in log.around(_BREAKDOWN_MARK):
         parts = {name: float(ms) for name, ms in _OF_A_STEP.findall(after)}
-        if parts.keys() == _WHOLE_STEP:
+        if parts.keys() == _WHOLE_STEP:  # other such lines have the times of micro-steps
             number += 1
             findings.history.add(_step(line, number, sum(parts.values()) / 1000, before))
     return findings

@@ -122,6 +122,7 @@ def _device_of_match(match: re.Match[str]) -> PrintedDevice:
     form = _FORM_WORD.search(behind_family)
     return PrintedDevice(
         name=match.group(),
+        # Intel's pattern has a second group for the family, "gaudi".
         family=_catalogue_family(parts["family"] or parts["gaudi"]),
         memory_gb=int(memory.group(1)) if memory else None,
         form=form.group(1).lower() if form else None,

@@ -93,7 +93,7 @@ def _steps_of_bars(log: Log) -> list[Step]:
         drawn.values(), key=lambda bars: (max(bar.elapsed_s for bar, _ in bars), len(bars))
     )
     if _total_steps(log) in drawn:
-        of_training = drawn[_total_steps(log) or 0]
+        of_training = drawn[_total_steps(log) or 0]  # the 0 only satisfies the type checker
     return [_step(line, bar.done, bar.seconds, line.text) for bar, line in of_training]
 
 

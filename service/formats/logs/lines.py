@@ -92,7 +92,8 @@ class Line:
 
 def cut_lines(text: str) -> tuple[str, int]:
     """Returns the text with its lines cut to MAX_LINE_CHARACTERS, and the number of lines that
-    were longer. Updates of a progress bar, which carriage returns divide, count as lines."""
+    were longer. Updates of a progress bar, which carriage returns divide, count as lines. Longer
+    lines would take long to search, and tell nothing more."""
     if len(text) <= MAX_LINE_CHARACTERS:
         return text, 0
     cut = 0
@@ -245,6 +246,7 @@ def positive_number(match: re.Match[str] | None) -> float | None:
 def is_printed_in_full(text: str, after: str) -> bool:
     """Returns True where the end of a log cannot have cut off digits in front of the decimal
     point of a printed number, `text`: it has decimals, text follows it, or it is nan or inf."""
+    # 532 at the very end of a log may be the beginning of 5321.0.
     return "." in text.rstrip(".") or bool(after) or not text[-1].isdigit()
 
 

@@ -60,6 +60,7 @@ def find(log: Log) -> Findings:
     findings = Findings()
     for line in log.lines(_MARK, "iteration "):
         _read(line, findings)
+    # Later attempts follow a restart, and lose their first step in any case.
     if findings.history.attempts:
         _mark_start(findings.history.attempts[0])
     for _, _, after in log.around(_MEMORY):
@@ -121,6 +122,7 @@ def _read(line: Line, findings: Findings) -> None:
             findings.add_unread(line, "its elapsed time is no number, or cut off")
         else:
             seconds = float(time.group(2)) / (1000 if time.group(1).lower() == "ms" else 1)
+            # The last iteration number is the one beside the time.
             findings.history.add(_step(line, int(iterations[-1]), seconds, before, after))
 
 
@@ -130,6 +132,7 @@ def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -
     batch = _BATCH.search(after)
     device_rate = positive_number(_DEVICE_RATE.search(after))
     tflops = positive_number(_TFLOPS.search(after))
+    # Iterations that were skipped or had a NaN did not do all the work of a step.
     failed = any(map(int, _FAILED_ITERATIONS.findall(after)))
     return Step.printed(
         line,
@@ -138,7 +141,7 @@ def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -
         number=iteration,
         finite=is_finite(_LOSS.search(after)) and not failed,
         batch=int(batch.group(1)) if batch else None,
-        tokens=seconds * device_rate if device_rate else None,
+        tokens=seconds * device_rate if device_rate else None,  # of one GPU
         # FLOP/s of a GPU over its tokens/s.
         flops_per_token=tflops * 1e12 / device_rate if tflops and device_rate else None,
     )

@@ -66,7 +66,7 @@ def find(log: Log) -> Findings:
     for line, before, after in log.around(_MARK):
         _read(line, before, after, prints, findings)
     for mark, kind in _PEAKS.items():
-        findings.find_peaks(log, mark, _VALUE, kind, per_gib=2**30)
+        findings.find_peaks(log, mark, _VALUE, kind, per_gib=2**30)  # printed in bytes
     for step in prints.dll or prints.line or prints.bar or prints.summary:
         findings.history.add(step)
     # Only DLL lines print every digit, from which a step's own time can be derived.
@@ -77,9 +77,9 @@ def find(log: Log) -> Findings:
 
 
 def _read(line: Line, before: str, after: str, prints: _Prints, findings: Findings) -> None:
-    """Adds a printed step time to the steps of its form, such as the bar of "Epoch 0: 3/50
-    [00:12<03:10, reduced_train_loss=9.8, train_step_timing in s=4.68]". Notes that a line could
-    not be read."""
+    """Adds a printed step time to the list in `prints` of the form that its line has, such as the
+    bar of "Epoch 0: 3/50 [00:12<03:10, reduced_train_loss=9.8, train_step_timing in s=4.68]". Notes
+    that a line could not be read."""
     if values := _LIST.match(after):  # the times of all steps, at the end of the run
         prints.summary = prints.summary or _listed_steps(values)
         return
@@ -130,6 +130,7 @@ def _add_bar_step(bar: list[Step], step: Step) -> None:
 def _listed_steps(values: re.Match[str]) -> list[Step]:
     """Returns the steps of the list at the end of a run, "train_step_timing in s: [44.9, 4.7,
     4.7]". The last value of a list that is cut off may be cut too, and is dropped."""
+    # Group 1 is the list, and group 2 the bracket that closes it.
     printed = values.group(1).split(",")[: None if values.group(2) else -1]
     if not all(re.fullmatch(rf"\s*(?:{NUMBER})\s*", value, re.IGNORECASE) for value in printed):
         return []
@@ -156,7 +157,7 @@ def _with_own_times(attempt: Sequence[Step], window: int) -> list[Step]:
 def _with_marked_warm_up(attempt: Sequence[Step], window: int) -> list[Step]:
     """Returns an attempt in which every step whose printed mean, over the last `window` steps,
     includes the slow first step is marked as a start, so that it is left out as warm-up."""
-    filling = window if window > 1 else 0
+    filling = window if window > 1 else 0  # with 1 each step prints its own time
     return [
         replace(step, is_start=step.is_start or index < filling)
         for index, step in enumerate(attempt)

@@ -74,6 +74,7 @@ def _derived_arguments(parameters: Mapping[str, str]) -> dict[str, str]:
     optimizer's name for use_distributed_optimizer."""
     optimizer = parameters.get("optim/name", "")
     half = _HALF_PRECISION_FLAGS.get(parameters.get("precision", ""))
+    # As many groups as heads are no groups: each head has its own keys and values.
     grouped = parameters.get("num_query_groups", "None") not in (
         "None",
         parameters.get("num_attention_heads"),

@@ -40,10 +40,12 @@ def bars_in(text: str) -> Iterator[Bar]:
     for times in _TIMES.finditer(text):
         start = times.start()
         rate = float(times["rate"])
+        # The count stands in front of the times: "12/100 [00:35<04:15, 2.90s/it".
         count = _COUNT.search(text[max(0, start - _COUNT_REACH) : start])
         if count is None or not rate > 0:
             continue
         # The label stands in front of the percentage: "Training:  45%|####".
+        # A carriage return divides it from the drawing before.
         drawn = text[max(0, start - _BAR_REACH) : start].rpartition("\r")[2]
         before, _, _ = drawn.rpartition("%|")
         label = _LABEL.search(before[-_LABEL_REACH:])

@@ -331,7 +331,7 @@ def _reading_of_steps(
         flops_per_token=_median(step.flops_per_token for step in selection.used),
         memory_gib=findings.peaks[kind] if kind else None,
         memory_kind=kind,
-        used_memory_share=None if kind else findings.used_memory_share,
+        used_memory_share=None if kind else findings.used_memory_share,  # a peak says more
         unread=tuple(findings.unread),
         arguments=arguments,
         timestamp=selection.used[-1].timestamp,

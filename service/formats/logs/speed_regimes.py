@@ -30,7 +30,7 @@ _MAX_LOG_DRIFT = 0.05  # between the medians of a segment's halves
 def speed_regimes(values: Sequence[float]) -> list[slice]:
     """Returns the slice of each speed regime, in order, of positive step times or rates. A long
     log is reduced to medians of a few steps each."""
-    steps_per_point = max(1, -(-len(values) // _MAX_POINTS))
+    steps_per_point = max(1, -(-len(values) // _MAX_POINTS))  # rounded up
     logs = np.log(np.array(values))  # a change by 3% is then the same difference at any speed
     starts = range(0, len(logs), steps_per_point)
     points = np.array([np.median(logs[start : start + steps_per_point]) for start in starts])
@@ -50,6 +50,7 @@ def _later_regime_starts(points: Array) -> Iterator[int]:
             regime = segment
             continue
         change = abs(np.median(segment) - np.median(regime))
+        # A tenfold change is an error of the clock, and no speed.
         if _MIN_LOG_CHANGE <= change < _MAX_LOG_CHANGE:
             regime = segment
             yield start
@@ -67,6 +68,8 @@ def _segment_bounds(points: Array) -> list[int]:
         distance_after = np.abs(segment - np.median(points[cut:end]))
         # The sum falls while points are nearer to the median before the cut: it is least there.
         excess = np.cumsum(distance_before - distance_after)
+        # Item i of the sum counts point i as before the cut, so that the cut comes behind it. At
+        # least one point stays behind the cut.
         bounds[index] = start + 1 + int(np.argmin(excess[:-1]))
     return bounds
 
@@ -74,10 +77,11 @@ def _segment_bounds(points: Array) -> list[int]:
 def _is_steady(segment: Array, num_points: int) -> bool:
     """Returns True where a segment is long, does not drift, and most of its points are near its
     median. Its points are logarithms of step times. `num_points` is the number of the whole run."""
+    # The middle point of an odd number is in both halves.
     first_half = segment[: -(-len(segment) // 2)]
     second_half = segment[len(segment) // 2 :]
     log_drift = abs(float(np.median(second_half)) - float(np.median(first_half)))
-    distances = np.abs(np.expm1(segment - np.median(segment)))
+    distances = np.abs(np.expm1(segment - np.median(segment)))  # as shares of the median
     is_long = len(segment) >= min(_MIN_STEPS, _MIN_SHARE * num_points)
     is_even = bool(np.percentile(distances, _STEADY_PERCENT) <= _STEADY_DISTANCE)
     return is_long and log_drift <= _MAX_LOG_DRIFT and is_even

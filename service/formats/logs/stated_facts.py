@@ -136,6 +136,7 @@ def _devices_of_meshes(text: str) -> Iterator[Statement]:
     for mark, pattern in _MESHES:
         for start, segment in _segments(text, mark):
             if match := pattern.search(segment):
+                # One pattern has a group for each degree, the other one group with a list.
                 degrees = re.findall(r"\d+", " ".join(match.groups()))
                 devices = math.prod(map(int, degrees))
                 yield _statement(text, start, match, "num_devices", float(devices))
@@ -180,7 +181,7 @@ def _ranks_by_batch(text: str) -> Iterator[Statement]:
     for start, segment in _segments(text, _TOTAL_BATCH.mark):
         if match := _TOTAL_BATCH.pattern.search(segment):
             ranks = int(match[1].replace(",", "")) / (of_rank * accumulation)
-            if ranks.is_integer():
+            if ranks.is_integer():  # otherwise the three values are not of one run
                 yield _statement(text, start, match, "data_parallel", ranks)
 
 
@@ -203,6 +204,7 @@ def _segments(text: str, mark: str) -> Iterator[tuple[int, str]]:
     for _ in range(_MOST_OF_A_MARK):
         if position < 0:
             return
+        # From the beginning of the line to its end, or _REACH characters to either side.
         start = max(text.rfind("\n", max(0, position - _REACH), position) + 1, position - _REACH)
         end = text.find("\n", position, position + len(mark) + _REACH)
         yield start, text[start : end if end >= 0 else position + len(mark) + _REACH]

@@ -54,6 +54,7 @@ class _NormalTimes:
         """Returns the range of normal step times around the median of these times."""
         middle = median(times)
         deviation = median(abs(time - middle) for time in times)
+        # Faster is an error of the clock. Slower exceeds both the noise of this run and a fifth.
         return cls(_TOO_FAST * middle, middle + max(_DEVIATIONS * deviation, _SLOW * middle))
 
     def verdict(self, step: Step) -> Reason | None:
@@ -68,6 +69,8 @@ def select(history: StepHistory, requested_batch: int | None = None) -> Selectio
     sequences are used, or else, without it or without such steps, those of the most frequent
     batch."""
     batch = _batch_size_to_use(history, requested_batch)
+    # A verdict is the reason to leave a step out, or None. Every attempt after the first follows a
+    # restart.
     verdicts = [
         list(_own_verdicts(attempt, index > 0, batch))
         for index, attempt in enumerate(history.attempts)
@@ -81,7 +84,7 @@ def select(history: StepHistory, requested_batch: int | None = None) -> Selectio
     ]
     used = tuple(step for step, verdict in _with_verdicts(history, verdicts) if verdict is None)
     left_out = Counter[str](verdict for _, verdict in _with_verdicts(history, verdicts) if verdict)
-    left_out["repeated"] = history.repeated
+    left_out["repeated"] = history.repeated  # these are in no attempt, and have no verdict
     return Selection(used, {reason: count for reason, count in left_out.items() if count}, batch)
 
 

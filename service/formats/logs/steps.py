@@ -118,7 +118,7 @@ class StepHistory:
     @property
     def is_reversed(self) -> bool:
         """Returns True where step numbers only fall, because the log has its newest lines first.
-        Every step then begins an attempt."""
+        Every step then begins an attempt. Two steps may do so by a restart between them."""
         return len(self.attempts) == self.count > 2
 
 

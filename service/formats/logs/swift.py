@@ -63,10 +63,10 @@ def find(log: Log) -> Findings:
         speed = _SPEED.match(after)
         if number is None or speed is None:
             findings.add_unread(line, "it has no step and speed, or they are cut off")
-        elif float(speed[2]) > 0:
+        elif float(speed[2]) > 0:  # a speed of 0 tells no time
             printed.append(_read_printed(line, int(number[1]), speed, before))
     findings.find_peaks(log, _MEMORY_MARK, _MEMORY, "reserved")
-    if printed:
+    if printed:  # the mean of the first line has the slow first step in it
         findings.history.add(_step(printed[0], printed[0].mean_s, is_start=True))
     for earlier, later in pairwise(printed):
         findings.history.add(_own_step(earlier, later))

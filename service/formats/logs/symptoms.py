@@ -59,6 +59,7 @@ def _symptom(text: str, kind: SymptomKind, patterns: list[re.Pattern[str]]) -> S
     line_starts = {text.rfind("\n", 0, start) for start in starts}  # each line counts once
     first = starts[0]
     line_start = text.rfind("\n", 0, first) + 1
+    # A line may be thousands of characters long: the part around the match is quoted.
     around = text[max(line_start, first - _MAX_QUOTED) : first + _MAX_QUOTED]
     quoted = around.splitlines()[0].strip()
     return Symptom(

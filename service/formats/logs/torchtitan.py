@@ -37,6 +37,7 @@ def _read(line: Line, before: str, after: str, findings: Findings) -> None:
     21.5%" to the findings, or notes that it could not be read."""
     begin = _BEGIN.match(after)
     rate = _RATE.search(after)
+    # A rate that is cut off, such as 5,4 of 5,432, has no groups of three digits.
     if begin is None or rate is None or not _GROUPED_NUMBER.fullmatch(rate.group(1)):
         if _LOOKS_LIKE_A_STEP.match(after):
             findings.add_unread(line, "it has no tps or wps, or it is cut off")

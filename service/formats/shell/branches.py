@@ -56,6 +56,7 @@ class Branches:
             if truth is True and not branches:
                 return reader.run(body)  # every test before it is surely false
             if truth is not False:
+                # In `if [ -z "$TP" ]; then TP=4; fi` the branch gives TP its default.
                 branches.append(self._branch(body, self._default_of(tests or ())))
             if truth is True:
                 one_ran = True
@@ -144,6 +145,7 @@ class Branches:
         for item in (child for child in node.children if child.type == "case_item"):
             patterns, body = case_parts(item)
             truths = [self._matches(text, pattern) if is_known else None for pattern in patterns]
+            # *) matches any value, even one that is not known.
             takes_all = any(reader.tree.text(pattern) == "*" for pattern in patterns)
             if True in truths and not branches:  # no earlier branch can have run in its place
                 return reader.run(body)
@@ -174,7 +176,7 @@ class Branches:
         for value in node.children_by_field_name("value"):
             words += expansion.words(value)
         if not any(child.type == "in" for child in node.children):
-            words = list(reader.variables.values.get("@", Value(())).words)  # `for x; do`
+            words = list(reader.variables.values.get("@", Value(())).words)  # `for x`: all of $@
         name = reader.tree.text(variable)
         doubt = Doubt(name, f"for {name} in …", line_of(node), replaces=True)
         if expansion.doubts or any(map(undefined_variables, words)):

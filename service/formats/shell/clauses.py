@@ -31,6 +31,7 @@ def tests_and_body(node: Node) -> tuple[list[Node], list[Node]]:
 def case_parts(item: Node) -> tuple[list[Node], list[Node]]:
     """Returns the patterns and the body of one branch of a `case`: a and b of `a|b) body ;;`."""
     patterns = item.children_by_field_name("value")
+    # The body begins behind the bracket that ends the patterns.
     brackets = (index for index, child in enumerate(item.children) if child.type == ")")
     return patterns, item.children[next(brackets, 0) + 1 :]
 

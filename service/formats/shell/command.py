@@ -93,7 +93,7 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
     index = len(before)
     has_program = index < len(training.words) and not training.words[index].startswith("-")
     program = _program_name(training.words, index) if has_program else None
-    behind = training.words[index + has_program :]
+    behind = training.words[index + has_program :]  # True counts as 1: without the program
     # torchx separates the program's arguments from its own by a "--".
     if "torchx" in map(base_name, before) and behind[:1] == ("--",):
         behind = behind[1:]
@@ -126,6 +126,7 @@ def with_reason(fault: Undefined, text: str, files: LaunchFiles) -> Undefined:
     """Returns the error about an undefined variable with two things added: the line that uses the
     variable, and the reason why its value is not known."""
     name = fault.variable
+    # $NAME, ${NAME…}, ${#NAME} and ${!NAME}; a name such as 1 or @ is sought as it is.
     uses = rf"\$\{{?[#!]?{re.escape(name)}\b" if name.isidentifier() else re.escape(name)
     lines = [number for number, line in enumerate(text.splitlines(), 1) if re.search(uses, line)]
     used = f"line {lines[-1]}" if lines else ""

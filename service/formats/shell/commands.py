@@ -166,7 +166,7 @@ class Commands:
         for name, appends in streams.outputs:
             is_device = name.startswith("/dev/") and name != _STDIN
             if is_device or len(text) + len(name) > _MOST_WRITTEN:
-                continue
+                continue  # nothing can be read from it later, or it is too large to be a launch
             self.reader.budget.spend(len(text))  # so that loops cannot write without end
             content = text if _SHELL_FILE.search(name) else _BARE_VARIABLE.sub(r'"$\1"', text)
             written[name] = (written.get(name, "") if appends else "") + content
@@ -189,7 +189,7 @@ class Commands:
             elif child.type == "herestring_redirect":
                 streams = _Streams("".join(expansion.words(child.children[-1])), streams.outputs)
             elif child.type == "file_redirect":
-                continue
+                continue  # in front of the words, as in `>log date`: it is not followed
             elif child.is_named:
                 inner = child.children[0] if child.type == "command_name" else child
                 words += expansion.words(inner)
@@ -250,7 +250,7 @@ class Commands:
             before=inner.before,
             arguments=inner.arguments,
             environment=environment,
-            is_own_shell=True,
+            is_own_shell=True,  # another process, whose variables end with it
         )
         return True
 
@@ -298,6 +298,7 @@ class Commands:
         has_started = any(
             program_at(statement.words) is not None for statement in reader.script.statements
         )
+        # In a branch that may not run, Finished ends only the reading of that branch.
         if words[0] != "exit" or reader.undecided or has_started:
             raise Finished(words[0])
         return None
@@ -327,13 +328,14 @@ class Commands:
         """Interprets `let N=2*M`, one assignment for each word."""
         for word in words[1:]:
             self.reader.set_by_arithmetic(word, line)
-        return None
+        return None  # it succeeds unless the last value is 0, which is not worked out
 
     def _read(self, words: list[str], streams: _Streams, line: int) -> Truth:
         """Interprets `read A B`: sets variables to the words of the input, or to unknown values
         where the input is not known."""
         names = [word for word in words[1:] if re.fullmatch(r"[A-Za-z_]\w*", word, re.ASCII)]
         text = streams.input or ""
+        # A $ in the input names a variable without a known value.
         is_known = streams.input is not None and "$" not in text
         parts = text.split(None, max(len(names) - 1, 0))  # the last variable gets all that is left
         for name, part in zip_longest(names, parts[: len(names)], fillvalue=""):
@@ -352,6 +354,7 @@ class Commands:
             if len(words) > 1:
                 self.reader.script.unsent_sources.append((words[1], line))
             return True
+        # Without arguments of its own (None) the file sees those of this text.
         return self.reader.run_text(text, arguments=words[2:] or None, is_own_shell=False)
 
     def _echo(self, words: list[str], streams: _Streams, line: int) -> Truth:

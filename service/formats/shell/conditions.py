@@ -180,7 +180,7 @@ class _Parsing:
                 return None
             return _NUMBERS[operator](int(left.text), int(right.text))
         if operator not in ("=", "==", "!="):
-            return None
+            return None  # <, >, =~ and tests of two files are left undecided
         # [[ ]] takes the right side for a pattern unless it is quoted; [ ] never does.
         is_pattern = self.is_double and not right.is_quoted
         is_same = matches(left.text, right.text) if is_pattern else left.text == right.text

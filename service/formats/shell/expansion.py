@@ -130,6 +130,7 @@ class Expansion:
         `is_quoted`, which says that its delimiter, such as EOF, has quotes."""
         if is_quoted:
             return self.tree.text(node)
+        # In a heredoc a backslash quotes only these three characters.
         parts = self._pieces_between(node.children, node.start_byte, node.end_byte, escapes="$`\\")
         return "".join(piece.text for piece in parts)
 
@@ -140,6 +141,7 @@ class Expansion:
         and for anything else, which is expanded as a text."""
         is_quoted = node.type == "string"
         inner = [child for child in node.children if child.type != '"'] if is_quoted else [node]
+        # An array beside other text, as in "a ${X[@]}", is expanded as a text.
         if len(inner) != 1 or inner[0].type not in ("simple_expansion", "expansion"):
             return None
         match = _ALL_ELEMENTS.fullmatch(self.tree.text(node))
@@ -165,9 +167,9 @@ class Expansion:
                 text = text[spaces.end() :]
             value = self._substituted(node, text)
             yield _Piece(value, splits=value != text)  # what is not known stays in one piece
-        elif kind == "raw_string":
+        elif kind == "raw_string":  # 'a b'
             yield _Piece(text[1:-1])
-        elif kind == "ansi_c_string":
+        elif kind == "ansi_c_string":  # $'a\tb'
             yield _Piece(_ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[0]), text[2:-1]))
         elif kind in ("string", "translated_string"):
             yield from self._string(node)
@@ -182,6 +184,7 @@ class Expansion:
         """Yields the parts of a text in double quotes, none of which is split at spaces."""
         if node.type == "translated_string":  # $"text", of which the last child is "text"
             node = node.children[-1]
+        # The nodes and bytes between the two quotes.
         for piece in self._pieces_between(
             node.children[1:-1], node.start_byte + 1, node.end_byte - 1, escapes='$`"\\'
         ):
@@ -228,9 +231,10 @@ class Expansion:
         # Behind the := of ${…} the grammar takes a sum for a command in brackets.
         is_sum = text.startswith("$((") and text.endswith("))")
         if node.type == "arithmetic_expansion" or is_sum:
-            expression = text[3:-2] if is_sum else text[2:-1]
+            expression = text[3:-2] if is_sum else text[2:-1]  # else $[8 * 2], the old form
             return self.arithmetic_value(expression) or f"$(({self._with_numbers(expression)}))"
         if node.type == "command_substitution":
+            # $(command), or `command` in backquotes.
             output = self.output(text[2:-1] if text[0] == "$" else text[1:-1])
             return text if output is None else output.rstrip("\n")
         if node.type == "simple_expansion":
@@ -248,6 +252,7 @@ class Expansion:
             return None
         index = None
         if target.type == "subscript":
+            # The 2 of NAME[2].
             index = self._expanded_index(self.tree.text(target).partition("[")[2].rstrip("]"))
             target = target.children[0]
         name = self.tree.text(target)
@@ -280,6 +285,7 @@ class Expansion:
         number = self.arithmetic_value(text)
         if number is not None:
             return number
+        # A key of an associative array, which may stand in quotes.
         return re.sub(r"\$\{?(\w+)\}?", value_or_reference, text.strip("'\""), flags=re.ASCII)
 
     def _length_or_target(
@@ -292,6 +298,7 @@ class Expansion:
         if operator == "!":
             target = self._value_of(value.text)
             return None if target is None else target.text
+        # ${#X[@]} counts the elements of an array; ${#X} and ${#X[2]} count characters.
         return str(len(value.words) if index in ("@", "*") else len(value.element(index) or ""))
 
     def _with_operator(
@@ -301,7 +308,8 @@ class Expansion:
         `text` is the variable's value, None where it has none. Returns None where what the
         operator does to the value is not known."""
         operator = behind[0].type
-        end = node.end_byte - 1
+        end = node.end_byte - 1  # in front of the closing brace
+        # argument(end) is the text from behind the first operator up to `end`, variables replaced.
         argument = partial(self._argument, node.children, behind[0].end_byte)
         if operator in _ALTERNATIVES:  # ${NAME:+words}
             return argument(end) if _is_set(text, operator) else ""
@@ -316,7 +324,8 @@ class Expansion:
                 reason = "the script stops unless it is set where it runs"
                 self.variables.values[name] = Value((f"${name}",), reason=reason)
             return f"${name}"
-        # Part of the value is unknown, so that nothing can be cut from it or replaced in it.
+        # A $ marks an unknown part of the value: nothing can be cut from it or replaced in it.
+        # ${NAME:?words} leaves a value as it is.
         if "$" in text or operator in _DEMANDS:
             return text
         self.budget.spend(len(text))
@@ -324,7 +333,7 @@ class Expansion:
             self.budget.spend(patterns.MAX_CHARACTERS)  # a slow pattern takes as long as so many
             return patterns.cut(text, argument(end), operator)
         if operator in _REPLACES:  # ${NAME/pattern/words}
-            if len(behind) == 1:
+            if len(behind) == 1:  # ${NAME/pattern}, which removes what matches
                 return patterns.replaced(text, argument(end), "", operator)
             pattern = argument(behind[1].start_byte)
             instead = self._argument(node.children, behind[1].end_byte, end)
@@ -341,7 +350,7 @@ class Expansion:
     def _default(self, name: str, default: str, *, assigns: bool) -> str:
         """Returns the default of a variable, such as 4 of ${TP:-4}, and notes that it was used.
         With `assigns`, as in ${TP:=4}, the variable keeps it."""
-        if name.isidentifier():
+        if name.isidentifier():  # an argument, as in ${1:-4}, is not noted
             note = f"{name}={default}"
             self.defaults[note] = None
             if assigns:
@@ -368,6 +377,7 @@ class Expansion:
             unknown_sum = re.fullmatch(rf"\$\(\((.{{1,{_LONGEST_SUM}}})\)\)", text)
             return f"({unknown_sum[1]})" if unknown_sum else match[1]
 
+        # First ${NODES} becomes NODES, and ${NODES:-8} the 8 where nothing sets NODES.
         without_braces = re.sub(r"\$\{(\w+)(?::?-(\d+))?\}", self._name_or_default, expression)
         return _IN_SUM.sub(number_or_name, without_braces)
 
@@ -411,7 +421,7 @@ def _split(text: str) -> list[str]:
     if "$(" not in text and "`" not in text:
         return re.split(r"\s+", text)
     parts = [""]
-    for piece in _UNKNOWN_OUTPUT.split(text):
+    for piece in _UNKNOWN_OUTPUT.split(text):  # whose group keeps the commands among the pieces
         if _UNKNOWN_OUTPUT.fullmatch(piece):
             parts[-1] += piece
         else:

@@ -49,7 +49,7 @@ def shortened(text: str) -> str:
 
 def undefined_variables(word: str) -> list[str]:
     """Returns the variables in a word whose values the text does not define: ["TP"] for
-    "--tp=$TP". "(…)" stands for a command."""
+    "--tp=$TP", and of a sum $((2*TP)) the first. "(…)" stands for a command."""
     return [match["summed"] or match["named"] or "(…)" for match in _UNDEFINED.finditer(word)]
 
 

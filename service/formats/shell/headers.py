@@ -138,6 +138,7 @@ def _header_of_pbs_line(line: str) -> Header | None:
     selected = _SELECTED.search(line)
     if selected is None or "-l" not in line:
         return None
+    # select=4:ngpus=8+2:ngpus=4,walltime=1:00:00 has two chunks, in front of the comma.
     chunks = [_chunk_options(chunk) for chunk in selected[1].partition(",")[0].split("+")]
     written = f"{_PBS} -l {selected[0]}"
     return Header(
@@ -152,7 +153,7 @@ def _chunk_options(text: str) -> dict[str, str]:
     """Returns the options of one chunk of PBS under Slurm's names: {"nodes": "4",
     "gpus-per-node": "8"} for 4:ncpus=64:ngpus=8."""
     count, *parts = text.split(":")
-    pairs = dict(part.partition("=")[::2] for part in parts)
+    pairs = dict(part.partition("=")[::2] for part in parts)  # {"ncpus": "64", "ngpus": "8"}
     if not count.isdecimal():
         return {}
     values = {"nodes": count}
@@ -206,4 +207,4 @@ def used_components(header: Header, before: Sequence[str]) -> list[int]:
                 for component in everything
                 if int(first) <= component <= int(last or first)
             }
-    return sorted(chosen) or [0]
+    return sorted(chosen) or [0]  # what names no component counts as not given

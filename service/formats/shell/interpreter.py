@@ -77,7 +77,7 @@ class Interpreter:
         if node.is_error or node.type == "ERROR":  # which may have commands that can be read
             return self.run(node.children)
         follow = _STATEMENTS.get(node.type)
-        return follow(self, node) if follow else None
+        return follow(self, node) if follow else None  # nodes of other kinds are passed over
 
     def _assign_several(self, node: Node) -> Truth:
         """Interprets several assignments on one line: `A=1 B=2`."""
@@ -114,7 +114,7 @@ class Interpreter:
         variable is kept, unless the assignment builds on it, as ARGS="$ARGS --bf16" does."""
         target = node.children[0]
         text = " ".join(self.tree.text(node).split())
-        if target.type != "variable_name":
+        if target.type != "variable_name":  # an element, as in A[1]=x, is not followed
             return True
         name = self.tree.text(target)
         adds = any(child.type == "+=" for child in node.children)
@@ -187,6 +187,7 @@ class Interpreter:
             return
         name, operator, right, step = match.groups()
         operator = step[0] if step else operator
+        # N+=2 -> "N+(2)", N++ -> "N+(1)", N=2*M -> "2*M".
         expression = f"{name}{operator}({right or 1})" if operator else right
         value = self.expansion().arithmetic_value(expression)
         doubt = Doubt(name, text.strip(), line, replaces=True)
@@ -245,6 +246,8 @@ class Interpreter:
             return None if value is None else value.text
 
         def replace_variables(text: str) -> str:
+            """Returns a text with variables replaced by their values; $X stays where X has none."""
+
             def value_or_reference(match: re.Match[str]) -> str:
                 value = self.variables.values.get(match[1] or match[2])
                 text = match[0] if value is None else value.text
@@ -271,7 +274,7 @@ class Interpreter:
         # The branches around the assignment do not make what the command prints unknown.
         self.printed, self.undecided = [], 0
         try:
-            self.run_deeper(tree, tree.root.children, is_own_shell=True)
+            self.run_deeper(tree, tree.root.children, is_own_shell=True)  # as $( ) is
             known = [text for text in self.printed if text is not None]
             starts_program = len(self.script.statements) > count
             is_known = not starts_program and len(known) == len(self.printed)
@@ -299,8 +302,8 @@ class Interpreter:
     ) -> Truth:
         """Interprets a text in place of a command: that of `sh -c`, or of a file. `before` are the
         words in front of the shell, such as `srun -N 4`, which start all of the text's commands.
-        `arguments` are its $1, $2 and so on. With `is_own_shell` its variables do not outlive
-        it."""
+        `arguments` are its $1, $2 and so on, and `environment` the variables set in front of it
+        alone, as in `TP=4 bash x.sh`. With `is_own_shell` its variables do not outlive it."""
         tree = parse(text)
         outside = self.variables
         if environment:
@@ -354,6 +357,7 @@ class Interpreter:
         finally:
             self.depth -= 1
             self.tree, self.before, self.variables, self.functions = saved
+            # A function has set its own $1, $2, … among the variables of this text.
             if arguments is not None:
                 for name in _argument_names(outside):
                     del outside.values[name]

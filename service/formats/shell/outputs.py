@@ -22,7 +22,7 @@ def output_of(
     `look_up` returns the value of a variable, and `replace_variables` a text with their values.
     Commands that count the hosts or GPUs of a job print what its scheduler was asked for.
     """
-    if re.fullmatch(r"[A-Z_][A-Z0-9_]*", command):  # as Kubernetes writes a variable
+    if re.fullmatch(r"[A-Z_][A-Z0-9_]*", command):  # $(NNODES), as Kubernetes writes a variable
         return look_up(command)
     count = _count_of_job(command, look_up)
     if count is not None:

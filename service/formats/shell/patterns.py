@@ -35,7 +35,7 @@ def matches(text: str, pattern: str) -> bool | None:
     compiled = _compiled(pattern)
     if compiled is None or len(text) > MAX_CHARACTERS:
         return None
-    return compiled.match(text) is not None
+    return compiled.match(text) is not None  # its end is that of the text: fnmatch adds \Z
 
 
 def cut(text: str, pattern: str, operator: str) -> str | None:

@@ -102,14 +102,15 @@ def program_at(words: Sequence[str]) -> int | None:
         name = base_name(word)
         following = words[index + 1] if index + 1 < len(words) else ""
         if _PYTHON.fullmatch(name) or name in LAUNCHERS:
-            starts_python = name not in _STARTS_ANYTHING
+            starts_python = name not in _STARTS_ANYTHING  # srun and mpirun start anything
             starts_program = True
         elif word in ("-m", "--module") and starts_python and following:
+            # Behind `-m torch.distributed.run` the program comes later.
             if not following.startswith((*_LAUNCHER_MODULES, "-")):
                 return index + 1
         elif word == "-c" and starts_python and words[index - 1].startswith("python"):
             return None
-        elif following in _TRAINERS.get(name, ()):
+        elif following in _TRAINERS.get(name, ()):  # `axolotl train`
             return index + 1
         elif _is_wrapper_script(words, index) or name in _STARTS_TEXTS:  # the program is behind it
             starts_program = True
@@ -165,6 +166,7 @@ def shell_file_at(words: Sequence[str]) -> int | None:
     where it runs none."""
     index = program_at(words)
     starts_python = index is not None and base_name(words[index]).endswith((".py", ".pyc"))
+    # Words behind the program are its arguments.
     for place, word in enumerate(words[: len(words) if index is None else index + 1]):
         # Where a Python program is started, only a script that wraps it runs; others are arguments.
         if starts_python and not _is_wrapper_script(words, place):
@@ -184,10 +186,11 @@ def without_node_words(words: Sequence[str]) -> tuple[str, ...]:
     to, and the rank of the node. Commands that are then equal are one training, which a script
     starts node by node."""
     launcher_places = (index for index, word in enumerate(words) if base_name(word) in LAUNCHERS)
-    words = words[next(launcher_places, 0) :]
+    words = words[next(launcher_places, 0) :]  # without `ssh HOST` in front of the launcher
     common: list[str] = []
     for before, word in zip(["", *words], words, strict=False):
         is_rank = _option_name(word) in _NODE_RANKS
+        # In `--node_rank 1` the rank is the next word.
         is_value_of_rank = "=" not in before and _option_name(before) in _NODE_RANKS
         if not is_rank and not is_value_of_rank:
             common.append(word)
@@ -219,6 +222,7 @@ def likelihood(words: Sequence[str]) -> int:
     path = re.sub(r"\.(?:py|sh)$", "", program).lower()
     words_of_path = {*_BETWEEN_WORDS.split(path)}
     words_of_name = {*_BETWEEN_WORDS.split(base_name(path))}
+    # "eval" for tools/eval_sft.py and for the module tools.eval_sft.
     first_word = _BETWEEN_WORDS.split(re.split(r"[./]", path)[-1])[0]
     does_other = bool(words_of_name & _DOES_NOT_TRAIN) and not words_of_name & _TRAINS
     # eval_sft evaluates, and prepare_and_train does both.

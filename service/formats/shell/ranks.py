@@ -157,7 +157,7 @@ def _ranks_of_component(
     all_ranks = None if has_agent else _innermost(launchers, _RANKS)
     gpus = _gpus_on_node(launchers, nodes, tasks, all_ranks)
     if has_agent:
-        per_node = _innermost(launchers, _OF_AGENT)
+        per_node = _innermost(launchers, _OF_AGENT)  # such as --nproc_per_node of torchrun
     else:
         per_node = _ranks_on_node(launchers, tasks, gpus)
     if per_node is None and not all_ranks:
@@ -179,7 +179,7 @@ def _ranks_of_component(
         nnodes=num_nodes,
         per_node=num_per_node,
         total=total,
-        chip=chips[-1] if chips else None,
+        chip=chips[-1] if chips else None,  # the innermost launcher's
         features=_required_features(launchers, num_nodes),
     )
 
@@ -239,7 +239,8 @@ def scheduler_variables(header: Header) -> dict[str, str]:
 
 
 def _header_as_launcher(header: Header) -> _Launcher:
-    """Returns the #SBATCH or #PBS options of a job as those of a launcher."""
+    """Returns the #SBATCH or #PBS options of a job as those of a launcher, so that both are
+    counted by the same rules."""
     return _Launcher(
         header.name,
         _with_underscores(header.options),
@@ -345,7 +346,7 @@ def _gpus_of_node_by_option(
     if not tasks and ranks and nodes and ranks.count % nodes.count == 0:
         tasks_on_node = ranks.count // nodes.count
     for name, match in _gpu_requests(launcher):
-        count = int(match["count"] or 1)
+        count = int(match["count"] or 1)  # --gres=gpu asks for one
         # Options count GPUs by task, by job or by node; 0 stands for an unknown number.
         if name == "gpus_per_task":
             count *= tasks_on_node
@@ -364,7 +365,7 @@ def _total_gpus(launchers: Sequence[_Launcher]) -> int | None:
         for name, match in _gpu_requests(launcher)
         if name in ("gpus", "G")
     ]
-    return counts[-1] if counts else None
+    return counts[-1] if counts else None  # the innermost launcher's
 
 
 def _requested_chip(launcher: _Launcher) -> str | None:
@@ -400,8 +401,8 @@ def _gpu_requests(launcher: _Launcher) -> Iterator[tuple[str, re.Match[str]]]:
 
 
 def _positive_integer(text: str | None) -> int | None:
-    """Returns a whole number from 1 up. A range such as 2-2 or 4:4 with equal ends counts as one
-    number. None for any other text, and for 0."""
+    """Returns a whole number from 1 up. A range with equal ends, such as 2-2 of Slurm or 4:4 of
+    torchrun, counts as one number. None for any other text, and for 0."""
     ends = set(re.split(r"[:-]", text or ""))
     number = ends.pop() if len(ends) == 1 else ""
     if not _WHOLE.fullmatch(number):

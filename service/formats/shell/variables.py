@@ -102,6 +102,7 @@ class Variables:
             before = self.values.get(name)
             after = [branch.values.get(name) for branch in branches]
             merged = _merged(name, before, after, one_ran=one_ran, is_inside=is_inside)
+            # Outside of undecided branches nothing is pending.
             self.values[name] = merged if is_inside else replace(merged, pending=())
         for branch in branches:
             self.exported |= branch.exported
@@ -129,6 +130,7 @@ def _merged(
         pending = [*before.pending, *pending]
     pending_doubts = _distinct(pending)
     doubts = _distinct(doubt for value in values for doubt in value.doubts)
+    # The branches agree if none leaves the variable unset, and all leave the same words.
     agree = len(values) == len(possible) and len({value.words for value in values}) == 1
     if agree:
         return replace(values[0], doubts=doubts, pending=pending_doubts)
@@ -152,4 +154,4 @@ def sent_variables(environment: Mapping[str, str]) -> Variables:
     """Returns the variables that the request sends. All are exported, and the text does not
     override them."""
     values = {name: Value((value,)) for name, value in environment.items()}
-    return Variables(values, set(values), frozenset(values))
+    return Variables(values, set(values), frozenset(values))  # exported, and fixed against the text
