@@ -135,7 +135,8 @@ class AutoCalibration:
 
 @contextmanager
 def _logged_failures() -> Iterator[None]:
-    """Logs an error within the block instead of raising it."""
+    """Logs an error within the block instead of raising it, with a traceback unless it is one of
+    the service's own errors, which say what is wrong."""
     try:
         yield
     except ServiceError as error:

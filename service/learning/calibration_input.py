@@ -226,7 +226,7 @@ def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> Cali
 def has_learnt_the_same(rows: Rows, inputs: CalibrationInput) -> bool:
     """Returns whether the last version of the tenant's own profile has learnt exactly this input,
     so that another would be the same. A version that the tenant has deactivated does not count."""
-    id_ = own_profile_id(inputs.owner or "")
+    id_ = own_profile_id(inputs.owner or "")  # input of a tenant's own version has an owner
     own = rows.profiles.find(id_)
     # Under a manual policy, no active version means that the tenant deactivated it, or never
     # activated it.

@@ -239,8 +239,8 @@ def _agreed_coefficients(benchmark: TenantBenchmark, shifts: _Shifts) -> TenantB
 
 
 def _shifted(name: str, value: float, shift: float) -> float:
-    """Returns the coefficient moved by `shift`, which is on the unbounded scale of offsets
-    (models.calibration.microbenchmarks)."""
+    """Returns the coefficient moved by `shift`, which is on the unbounded scale of offsets: the log
+    of a positive coefficient, or the log-odds of a fraction, which thus stays below 1."""
     return float(to_natural(name, to_unbounded(name, value) + shift))
 
 

@@ -71,7 +71,7 @@ def first_fix(
         return _fix_for_reservations(examination.run.reservations)
     if failure is not None:
         return _fix_for_failure(failure, examination.check, examination.remedies, log)
-    if speed is None:
+    if speed is None:  # nothing is predicted of an illegal layout
         return _fix_for_illegal_layout(examination.check)
     return _fix_for_speed(speed, gap, examination.remedies, log)
 
@@ -138,7 +138,7 @@ def _fix_for_unlikely_failure(summary: str, remedies: Sequence[Remedy]) -> str:
     """Returns the advice about a run that ran out of memory though it should have fitted: to look
     for another cause first, and only then to change the layout."""
     fix = f"{_capitalised(summary)}."
-    for remedy in remedies[:1]:
+    for remedy in remedies[:1]:  # the surest with the shortest step, if there is any
         fix += f" If there is none: {_imperative(remedy)}{_fit_words(remedy)}."
     return fix
 

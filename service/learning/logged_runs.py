@@ -267,7 +267,7 @@ def _stack_differences(
 ) -> Iterator[str]:
     """Yields notes on switches of the stack whose values in the log differ from those of the answer
     that the run is linked to."""
-    if not linked:
+    if not linked:  # the stack then has the log's switches, but for those requested
         return
     for name, value in megatron_arguments.stack_fields(arguments).items():
         predicted = getattr(problem.stack, name)

@@ -57,6 +57,7 @@ class ProfileGauges:
             return [up]
         if self._reading is None or self._reading.done():
             self._reading = self._thread.submit(self._database_gauges, database)
+        # Shielded, a read that takes longer goes on, and the next scrape gets it.
         with suppress(TimeoutError):
             self._last = await asyncio.wait_for(
                 asyncio.shield(asyncio.wrap_future(self._reading)), _WAIT_S

@@ -72,6 +72,7 @@ def compare_on_latest_runs(
     if not runs:
         return None
     measured = np.log([run.step_time_s or np.nan for run in runs])
+    # Standard deviations of the logs, for the coverage of 80% intervals.
     spreads = [after.neighbourhood(run.problem.neighbourhood_scopes).total for run in runs]
     return ProfileComparison(
         measured=measured,

@@ -93,7 +93,7 @@ class Replays(UseCase):
         listed apart."""
         with self._store.reading() as rows:
             replayed = profile_version(rows, id_, version=version)
-            active = profile_version(rows, id_, version=None)
+            active = profile_version(rows, id_, version=None)  # None: the active one
             stored, unusable = _stored_answers(rows, request)
             report_filter = replace(
                 reports_of(rows, id_), measured=True, since=request.since, until=request.until
