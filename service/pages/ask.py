@@ -81,7 +81,7 @@ def _shown_answer(services: Services, answer: Mapping[str, Any]) -> dict[str, An
     """Returns the fields of the Ask template that show a recommendation, whose document is
     `answer`."""
     layouts = named_layouts(answer)
-    recommended = layouts[0].prediction
+    recommended = layouts[0].prediction  # `named_layouts` has it first
     return {
         "answer": answer,
         "layouts": layouts,

@@ -58,7 +58,7 @@ class EvidenceRow:
     @property
     def scale_up(self) -> ScaleUp | None:
         """Returns the size and bandwidth of the scale-up domain that the run names, or else of its
-        chip's usual one. None on a torus."""
+        chip's usual one. None on a torus, or where the domain has no stated size."""
         levels = self.run["cluster"].get("levels")
         if not levels:
             return scale_up_of(catalogue.chip(self.chip))
@@ -67,7 +67,8 @@ class EvidenceRow:
 
     @property
     def domain(self) -> str:
-        """Returns the scale-up domain in words, such as "8 chips at 450 GB/s"."""
+        """Returns the scale-up domain in words, such as "8 chips at 450 GB/s"; "torus" where
+        `scale_up` is None."""
         links = self.scale_up
         return "torus" if links is None else f"{links.domain:,} chips at {links.gb_s:,.0f} GB/s"
 

@@ -37,6 +37,7 @@ async def posted_form(request: Request) -> dict[str, str]:
         if kind.get_content_type() == _WITH_FILES:
             fields = _multipart_fields(body, kind.get_boundary())
         else:
+            # True: fields that are left empty are kept.
             fields = dict(parse_qsl(body.decode(), True, max_num_fields=_MOST_FIELDS))
     except ValueError as error:
         raise MalformedBody(f"The form cannot be read: {error}.") from None

@@ -81,7 +81,7 @@ def _context(services: Services, sent: Mapping[str, Any]) -> dict[str, Any]:
             name: ", ".join(sent.get(name, [])) if name in _LIST_FIELDS else sent.get(name, "")
             for name in _FORM_FIELDS
         },
-        "labels": sent.get("label", [""]),
+        "labels": sent.get("label", [""]),  # an input for each; one empty to type in if none
         "is_filtered": any(name in sent for name in (*_FORM_FIELDS, "label")),
         "choices": choices(services.catalog),
         "outcomes": OUTCOMES,
