@@ -217,6 +217,7 @@ def _unused_shape_fields(model: object, problem: Problem) -> Iterator[str]:
         for name in _HEAD_FIELDS:
             if name in model.model_fields_set:
                 yield f"model.{name} has no effect: model.mla says what heads are"
+    # This field is required, so a request has it even where no layer does.
     if not any(layer.dense for layer in problem.architecture.kinds):
         yield "model.intermediate_size has no effect: every layer is sparse"
 

@@ -225,7 +225,7 @@ class Joining:
                 cure=f"a global batch of {max(micro_batch, 1) * count * ranks}",
                 hides_layout=True,  # the micro-batch that it would run is not known
             )
-        return {"micro_batch": max(micro_batch, 1)}
+        return {"micro_batch": max(micro_batch, 1)}  # 1 stands in where the framework stops
 
     def _stack(self) -> str | StackFields:
         """Returns the stack of the request, or else of the launch's format, with the version or age
@@ -267,7 +267,8 @@ class Joining:
         layout_fields = dict(self.reading.layout)
         num_devices = self.resolver.cluster(cluster).cluster.num_devices
         # A launcher computes the data-parallel degree from its number of devices. Where the request
-        # overrules that number, the degree is dropped too, and computed again below.
+        # overrules that number, the degree is dropped too, and computed again below. With ZeRO that
+        # is the degree of shards, and with stage 0 that of replicas.
         if self.cluster.is_overruled(num_devices):
             layout_fields.pop(
                 "dp_shard" if layout_fields.get("zero_stage") else "dp_replicate", None
@@ -319,7 +320,8 @@ def _joined(join: Callable[[], Part], faults: list[Invalid]) -> Part | None:
 
 
 def _differing_fields(launch_fields: Mapping[str, Any], stack: Stack) -> dict[str, Any]:
-    """Returns the fields of the launch whose values differ from the stack's."""
+    """Returns the fields of the launch whose values differ from the stack's, which has tuples where
+    the launch has lists."""
     return {
         name: value
         for name, value in launch_fields.items()

@@ -276,6 +276,7 @@ class Resolver:
             )
         shipped = self._shipped("architectures", form, field, catalogue.architecture)
         used = EntryUsed(name=shipped.name, source="shipped")
+        # Of some multimodal models the catalogue has the language model alone.
         return ResolvedPart(shipped, used, shipped.name, shipped.name in TEXT_TOWERS)
 
     def _named_as_object(self, form: NamedModelFields) -> ResolvedPart[Architecture]:
@@ -514,7 +515,7 @@ def _name_by_shape(built: Architecture) -> str:
     """
     if built.name != UNNAMED:
         return built.name
-    padded = -(-built.vocab_size // _VOCAB_MULTIPLE) * _VOCAB_MULTIPLE
+    padded = -(-built.vocab_size // _VOCAB_MULTIPLE) * _VOCAB_MULTIPLE  # rounded up
     shape = replace(built, name="", vocab_size=padded, layers=built.kinds)
     return _hashed_name(UNNAMED, repr((shape, built.layer_runs)))
 
