@@ -144,12 +144,14 @@ class EvidenceQuery(ListQuery):
             for name in ("recommendation_id", "prediction_id")
             if getattr(self, name) is not None
         ]
-        described_fields = self.model_fields_set - _SELECTING - {"rank"}  # a rank goes with a link
+        # Filters, such as `exact`, describe no run. A rank goes with a link.
+        described_fields = self.model_fields_set - _SELECTING - {"rank"}
         described = [name for name in described_fields if name not in linked]
         if len(linked) > 1:
             rule = "give it or recommendation_id, not both"
             raise Invalid("prediction_id", self.prediction_id, rule)
         if linked and described:
+            # The first by name: the fields come from a set, which has no order.
             raise Invalid(min(described), None, f"is already fixed by {linked[0]}")
         if not linked and self.rank is not None:
             raise Invalid("rank", self.rank, "needs prediction_id or recommendation_id")
