@@ -55,10 +55,10 @@ class CreationResponder:
         self, read: Callable[[], Awaitable[T]], prepare: Callable[[T], Prepared]
     ) -> Response:
         """Returns the response with the resource that `prepare` makes of what `read` returns.
-        Reading may take a while, and the Idempotency-Key is claimed only afterwards. A retry gets
-        its earlier answer without reading."""
+        Reading may take a while, and the Idempotency-Key is claimed only afterwards: requests with
+        the same key are not refused meanwhile. A retry gets its earlier answer without reading."""
         if (earlier := await self.creation.earlier_answer()) is not None:
-            return self._response(earlier, WHOLE)
+            return self._response(earlier, WHOLE)  # the view: in full
         contents = await read()
         return await run_in_threadpool(self.respond, lambda: prepare(contents))
 
