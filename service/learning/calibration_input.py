@@ -180,6 +180,7 @@ def read_input(
     profile = rows.profiles.get(id_)
     active = rows.profiles.active(id_)
     base = rows.profiles.latest(id_, "shipped") if request.from_scratch else active
+    # None of a version without one: its coefficients are then taken for independent.
     posterior = rows.profiles.posterior(id_, base.version)
     learnt = _learnt_before(base)
     report_filter = ReportFilter(profile_id=id_, since=request.since, until=request.until)
@@ -217,7 +218,7 @@ def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> Cali
         runs=runs,
         benchmarks=_last_benchmarks(rows, request, Profile.from_json(active.content)),
         unusable=unusable,
-        cutoff=datetime.now(UTC),
+        cutoff=datetime.now(UTC),  # unused: an own version learns everything anew
         windowed=request.since is not None or request.until is not None,
         owner=tenant,
     )

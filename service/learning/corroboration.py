@@ -206,6 +206,7 @@ def _agreed_part(run: StoredRun, shifts: _Shifts) -> StoredRun | None:
         run,
         step_time_s=_scaled(run.step_time_s, time_factor),
         exposed_communication_s=_scaled(run.exposed_communication_s, part_factor),
+        # A ratio of tokens, which is not scaled with the time.
         expert_imbalance=run.expert_imbalance if has_parts else None,
         reserved_bytes=_scaled(run.reserved_bytes, memory_factor),
         out_of_memory=run.out_of_memory and (group, _OUT_OF_MEMORY) in shifts,

@@ -277,9 +277,9 @@ def saved_seconds(step_time_s: float, gain: float) -> float:
 
 def _imperative(remedy: Remedy) -> str:
     """Returns a remedy as the beginning of a sentence, such as "Change tp from 8 to 4"."""
-    if remedy.change is None:
+    if remedy.change is None:  # "the best layout of a search: ..."
         return f"Run {remedy.words}"
-    if remedy.change.switch is not None:
+    if remedy.change.switch is not None:  # its words have a verb, as in "leave out ..."
         return _capitalised(remedy.words)
     return f"Change {remedy.words}"
 

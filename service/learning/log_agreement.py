@@ -168,7 +168,8 @@ class _KnownFacts:
 
     def _allowed_values(self, fact: Fact) -> set[int]:
         """Returns the values that a statement of this fact may have. There are several values where
-        frameworks count differently: devices or chips, with or without context parallelism."""
+        frameworks count differently: devices or chips, layers with or without those of
+        multi-token prediction, data-parallel ranks with or without context parallelism."""
         problem, layout = self.resolved.problem, self.layout
         devices = problem.cluster.num_devices
         layers = problem.architecture.num_layers
@@ -243,6 +244,7 @@ class _KnownFacts:
             return True
         # A frozen encoder may be left out.
         has_encoder = problem.architecture.encoder is not None or self._has_other_towers
+        # 0.0: the count is taken to be exact, not rounded.
         return (has_encoder and value > total / 2) or self._is_the_model(value, 0.0)
 
 

@@ -129,6 +129,7 @@ def _memory_observations(run: ExplainedRun, prediction: Prediction | None) -> It
                 " layout and sequence length are those that ran"
             ),
         )
+    # Reserved memory is what runs out. A report of memory has at least one of the two.
     peak_gib = memory.reserved_gib or memory.allocated_gib or 0.0
     # Peaks are those of the framework's allocator, which cannot have the memory of the context.
     limit_gib = prediction.usable_gib - prediction.memory_gib["context_gib"]

@@ -243,6 +243,7 @@ def _report_fields(
 ) -> dict[str, Any]:
     """Returns the fields of the report as JSON has them, without its date. A field that both the
     request and the log give is taken from the request, because a person stated it."""
+    # The outcome is added below, and a report has no field for the other two.
     report = submission.model_dump(
         mode="json", exclude_unset=True, exclude={"log", "framework", "outcome"}
     )
@@ -256,7 +257,7 @@ def _report_fields(
             switches = megatron_arguments.stack_fields(contents.arguments)
             report["stack"] = _stack_with_logged_switches(report["stack"], switches, measured_at)
     if reading is not None:
-        report["measured"] = {reading.unit: reading.value}
+        report["measured"] = {reading.unit: reading.value}  # such as {"step_time_s": 2.0}
         if reading.memory_gib is not None:
             report["memory"] = {f"{reading.memory_kind}_gib": reading.memory_gib}
     return report

@@ -71,7 +71,7 @@ class _StoredAnswer:
             constraints = document["request"]["constraints"]
         else:
             predictions = document["layouts"]
-            constraints = {}
+            constraints = {}  # layouts that the caller states are not searched under any
         layouts = [read_stored(LayoutFields, item["layout"]).build() for item in predictions]
         return cls(
             answer=answer,
