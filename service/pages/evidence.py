@@ -54,6 +54,7 @@ def _context(services: Services, sent: Mapping[str, str]) -> dict[str, Any]:
     inputs send on."""
     in_form = {name: sent.get(name, "") for name in _FORM_FIELDS}
     return {
+        # A form that is sent asks for exact runs only, unless somebody chooses otherwise.
         "form": {**in_form, "exact": sent.get("exact", "true")},
         "kept": {
             name: value

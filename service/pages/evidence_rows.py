@@ -30,7 +30,7 @@ class ScaleUp(NamedTuple):
 
 def scale_up_of(chip: Chip) -> ScaleUp | None:
     """Returns the size and bandwidth of a chip's usual scale-up domain; None where its links form a
-    torus or are not described."""
+    torus or are not described, or where the domain has no stated size."""
     levels = chip.fabric.levels  # from the innermost links outwards
     if chip.fabric.torus is not None or not levels or levels[0].size is None:
         return None

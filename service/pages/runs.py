@@ -66,6 +66,7 @@ def _api_query(sent: Mapping[str, Any]) -> dict[str, Any]:
         if _DAY.fullmatch(sent.get(name, ""))
     }
     names = {
+        # The URL may have the field several times, each with several names.
         name: [name_typed.strip() for name_typed in ",".join(sent[name]).split(",")]
         for name in _LIST_FIELDS
         if name in sent
