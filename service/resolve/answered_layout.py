@@ -100,7 +100,7 @@ def layout_of_check(rows: Rows, id_: str) -> StoredLayout:
         rule = "is of a job that its framework does not start, so that nothing is predicted of it"
         raise Invalid("check_id", id_, rule)
     checked = _layout_at_rank(document, [document["layout"]], rank=1)
-    return replace(checked, field="check_id", rank=None)
+    return replace(checked, field="check_id", rank=None)  # its only layout, which has no rank
 
 
 def best_cluster_and_stack(recommendation: dict[str, Any]) -> dict[str, Any]:

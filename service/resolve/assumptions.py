@@ -408,6 +408,7 @@ def _shipped_chip_assumptions(resolved: ResolvedQuestion) -> Iterator[str]:
         return
     chip = resolved.problem.cluster.chip
     is_memory_given = "usable_memory_gib" in resolved.request["cluster"]
+    # Of these vendors' runtimes it is not known how much of the memory they take for themselves.
     if chip.vendor in _DATA_SHEET_MEMORY and not is_memory_given:
         yield f"usable memory is nominal: all {chip.usable_memory_gib:g} GiB of the data sheet"
     if chip.host_memory_gb is None:

@@ -287,6 +287,7 @@ class Joining:
     def _remaining_devices(layout_fields: Mapping[str, Any], num_devices: int) -> int:
         """Returns the degree that the other degrees leave of the devices, rounded down. If it does
         not divide evenly, a rule refuses the layout later (models.layouts.rules)."""
+        # Experts are spread over the devices of these axes, so `ep` and `etp` divide none away.
         axes = ("pp", "cp", "tp", "dp_replicate", "dp_shard")
         used = math.prod(layout_fields.get(axis, 1) for axis in axes)
         return max(num_devices // max(used, 1), 1)

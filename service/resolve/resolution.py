@@ -382,7 +382,7 @@ class Resolver:
         fields = read_stored(ClusterFields, row.entry["cluster"])
         chip, fabric = self.fabric(fields)
         named_fabric = ResolvedPart(
-            value=replace(fabric.value, id=row.name),
+            value=replace(fabric.value, id=row.name),  # answers call it by the entry's name
             used=_entry_used(row),
             pinned_form={"preset": pinned_name(row)},
         )
@@ -547,7 +547,7 @@ def _build_architecture(form: DescribedModel) -> Architecture:
 def _require_positions(architecture: Architecture, seq_len: int) -> None:
     """Raises Invalid for a sequence that is longer than the positions that the model learns."""
     learned = architecture.learned_positions
-    if 0 < learned < seq_len:
+    if 0 < learned < seq_len:  # 0: it learns none, and takes sequences of any length
         rule = f"is more than the {learned} positions that {architecture.name} learns"
         raise Invalid("workload.seq_len", seq_len, rule)
 
