@@ -149,7 +149,7 @@ class AttentionFields(Wire):
         if mla := self.mla:
             return {
                 "num_attention_heads": heads,
-                "num_key_value_heads": heads,
+                "num_key_value_heads": heads,  # each head expands its own from the latent
                 "head_dim": mla.qk_nope_head_dim + mla.qk_rope_head_dim,
                 "v_head_dim": mla.v_head_dim,
                 "qk_rope_head_dim": mla.qk_rope_head_dim,
