@@ -47,8 +47,9 @@ class CreationResponder:
         compute: Callable[[T, Turn], Prepared],
         view: View,
     ) -> Response:
-        """Returns the response with the answer to the question of this key, in the given view. The
-        answer is computed once (`Creation.answer_once`)."""
+        """Returns the response with the answer to the question with this `key`, in the given
+        view. `look_up` finds an earlier answer, or what `compute` needs to make one. Requests that
+        ask the same at one time share one answer (`Creation.answer_once`)."""
         return self._response(await self.creation.answer_once(key, look_up, compute), view)
 
     async def respond_after(
@@ -68,8 +69,8 @@ class CreationResponder:
         admission: AdmissionControl | None = None,
         view: View = WHOLE,
     ) -> Response:
-        """Returns the response with a resource that takes long to compute, made in a turn
-        (`Creation.create_in_turn`)."""
+        """Returns the response with a resource that takes long to compute, made in a turn of
+        `admission`; without it, of that of searches (`Creation.create_in_turn`)."""
         return self._response(await self.creation.create_in_turn(prepare, admission), view)
 
     def _response(self, created: CreatedResource, view: View) -> Response:
