@@ -297,7 +297,7 @@ def _unlearnt_benchmarks(
     # Those from `through` on are new; earlier ones count only in groups that wait.
     benchmarks = {row.id: row for row in rows.benchmarks.created_between(*span, learnt["through"])}
     if any(group.of_benchmarks for group in waiting):
-        for row in rows.benchmarks.created_between(*span, None):
+        for row in rows.benchmarks.created_between(*span, None):  # None: from the first id on
             first = waiting.get(_group_of(row))
             if first is not None and row.id >= first:
                 benchmarks[row.id] = row

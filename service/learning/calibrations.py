@@ -168,7 +168,7 @@ def _save_own(rows: Rows, tenant: str, new_version: _NewVersion) -> CreatedResou
         and new_version.policy.mode == "automatic"
         and not new_version.keeps_active
     ):
-        rows.profiles.activate(id_, None, revision)
+        rows.profiles.activate(id_, None, revision)  # None: no version is active
         rows.audit.add("profile.deactivated", id_, before=before, of_tenant=tenant)
     return CreatedResource(
         f"/v1/profiles/{id_}/versions/{row.version}", version_document(rows, row)

@@ -95,10 +95,12 @@ def _fix_for_failure(
     log: LogExplained | None,
 ) -> str:
     """Returns the advice about a run that died: the cause to look at where the layout is not to
-    blame, and else the change with the shortest step of those that fit."""
+    blame, and else the change with the shortest step of those that fit; without such a change, the
+    cure of a broken rule, or what comes nearest to fitting."""
     if failure.kind == "not_of_the_layout":
         where = "the error itself" if failure.error_line else "the last lines of its log"
         words = f"Start with {where}: {failure.summary}."
+        # The likeliest fault goes first, if the log shows any.
         return "".join(f"{fault} " for fault in _faults_in_log(log)[:1]) + words
     if failure.kind == "unlikely_out_of_memory":
         return _fix_for_unlikely_failure(failure.summary, remedies)

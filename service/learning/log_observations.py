@@ -166,6 +166,7 @@ def _allocator_observations(message: AllocatorMessage | None) -> Iterator[Observ
                 " end what is left of earlier runs, and start one rank a device"
             ),
         )
+    # All that the allocator had reserved: tensors, and free pieces between them.
     held_gib = (message.allocated_gib or 0.0) + (message.unallocated_gib or 0.0)
     if message.unallocated_gib and message.unallocated_gib > _FRAGMENTED * held_gib:
         yield Observation(

@@ -231,6 +231,7 @@ def _report_of_log(
     try:
         return ReportSubmission.model_validate(report)
     except ValidationError as error:
+        # []: fields are named from the report itself. The first fault is enough to refuse the log.
         fault = violations_of(error, [], ReportSubmission, limit=1)[0]
         raise Invalid("log", fault.value, f"says {fault.field}, which {fault.rule}") from None
 

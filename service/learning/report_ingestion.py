@@ -122,6 +122,7 @@ class _Ingestion:
         for i in self._illegal_positions(runs):
             run = runs.pop(i)
             field = run.subject.field
+            # Called for the error that it raises, which names the rule.
             with _refusal_as_outcome(outcomes, i):
                 require_all_legal(
                     run.problem,
