@@ -75,8 +75,8 @@ def _workload_read(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]
 
 
 def _model_read(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
-    """Yields the settings of the model: its name, or the fields of an architecture that the text
-    describes. Nested fields are left out."""
+    """Yields the settings of the model: its name, for which no line is looked up, or the fields of
+    an architecture that the text describes. Nested fields are left out."""
     model = check["request"]["model"]
     if not isinstance(model, Mapping):
         yield SettingRead("model", "name", str(model), None)
@@ -99,7 +99,7 @@ def _field_read(part: str, name: str, value: Any, text: str) -> SettingRead:
 
 
 def _cluster_read(check: Mapping[str, Any]) -> Iterator[SettingRead]:
-    """Yields the chip and the number of chips."""
+    """Yields the chip and the number of chips. No line of the text is looked up for them."""
     yield SettingRead("cluster", "chip", check["catalogue"]["chip"]["name"], None)
     yield SettingRead("cluster", "chips", str(check["request"]["cluster"]["num_chips"]), None)
 
