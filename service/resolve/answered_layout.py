@@ -54,7 +54,7 @@ def layout_of_prediction(rows: Rows, id_: str, rank: int | None) -> StoredLayout
     layouts = [item["layout"] for item in document["layouts"]]
     if len(layouts) > 1 and rank is None:
         raise Invalid("rank", None, f"is required: the prediction is of {len(layouts)} layouts")
-    return _layout_at_rank(document, layouts, rank=rank or 1)
+    return _layout_at_rank(document, layouts, rank=rank or 1)  # without a rank there is only one
 
 
 def layout_of_recommendation(
