@@ -99,6 +99,7 @@ class PublishedRun(Wire):
     def question(self, software_year: float) -> Question:
         """Returns the question that the run answers. `software_year` is the date of the newest
         software, from which the age of the run's own follows."""
+        # Software without a date counts as the newest.
         age = age_years(self.date, software_year) if self.date else 0.0
         stack = self.stack.model_copy(update={"age_years": age})
         stack.model_fields_set.add("age_years")  # only fields that are set count as given
