@@ -311,10 +311,11 @@ def _last_benchmarks(
     first."""
     newest_first: list[TenantBenchmark] = []
     before = None
+    # Benchmarks that cannot be used are left out, so one page may not be enough.
     while len(newest_first) < MOST_OWN:
         page = rows.benchmarks.newest(MOST_OWN, before, since=request.since, until=request.until)
         newest_first += _tenant_benchmarks(rows, page, profile)
-        if len(page) < MOST_OWN:
+        if len(page) < MOST_OWN:  # there are no older ones
             break
         before = page[-1].id
     return newest_first[:MOST_OWN][::-1]

@@ -195,8 +195,8 @@ def _fix_for_speed(
 def _faults_in_log(
     log: LogExplained | None, codes: Sequence[ObservationCode] = _FAULTS
 ) -> list[str]:
-    """Returns sentences on the faults that a log shows, the likeliest cause first. `codes` are the
-    kinds of fault to look for."""
+    """Returns sentences on the faults that a log shows. `codes` are the kinds of fault to look
+    for, the likeliest cause first, and so are the sentences."""
     observations = log.observations if log else []
     faults = [
         observation for code in codes for observation in observations if observation.code == code

@@ -217,6 +217,7 @@ def _growth_of_a_kind(compared: Mapping[str, ProfileComparison], margin: float) 
     for quantity, held_out in compared.items():
         overall = len(held_out.measured), held_out.error_before, held_out.error_after
         by_kind = {f" of {kind}": errors for kind, errors in held_out.by_kind.items()}
+        # The empty words stand for the runs of all kinds.
         for kind, (runs, before, after) in {"": overall, **by_kind}.items():
             if after > before + margin:
                 return (

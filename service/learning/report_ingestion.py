@@ -80,6 +80,7 @@ def ingest_reports(
     with store.reading() as rows:
         ingestion = _Ingestion(rows, active_profile(rows))
         runs = ingestion.resolve(submissions, outcomes)
+    # Predicting takes too long for the transaction, which has ended here.
     ingestion.add_outcomes(runs, outcomes)
     return [outcomes[i] for i in range(len(submissions))]
 
