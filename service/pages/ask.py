@@ -105,6 +105,7 @@ def _launches(services: Services, answer: Mapping[str, Any]) -> list[dict[str, s
     for name, format_ in FORMATS.items():
         if stack in format_.stacks:
             try:
+                # The query names neither a rank nor a choice: it means the recommended layout.
                 configuration = services.launches.of_recommendation(
                     answer["id"], name, RecommendedLayoutQuery()
                 )

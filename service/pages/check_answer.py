@@ -56,6 +56,7 @@ def _layout_read(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
     # The names by which this format of launch sets the fields of a layout.
     own_names = KNOB_SETTINGS[check["launch_read"]["format"]]
     for knob, entry in LAYOUT.items():
+        # `layout` is null where the framework stops before it has one.
         value = (check["layout"] or {}).get(knob)
         if value is not None and not isinstance(value, list):
             names = _spellings(own_names[knob]) if knob in own_names else []
