@@ -427,7 +427,7 @@ def _price_assumptions(resolved: ResolvedQuestion) -> Iterator[str]:
     sources = {"registered": "its catalogue entry"}
     if used.source == "shipped":
         sources["shipped"] = f"the catalogue ({list_prices(chip.id)[0].words})"
-    source = sources.get(used.source, "the request")
+    source = sources.get(used.source, "the request")  # whose data sheet has the price
     yield f"a chip of {used.name} costs {chip.usd_per_chip_hour:g} USD an hour, as {source} has it"
 
 
@@ -435,6 +435,7 @@ def _gradient_format_assumptions(resolved: ResolvedQuestion) -> Iterator[str]:
     """Yields a sentence on the bytes of a gradient and why they are so. There is none where a
     switch of the framework decides it, because switches are listed apart."""
     problem = resolved.problem
+    # Some precisions need wider gradients than the stack keeps by itself.
     if problem.gradient_bytes > problem.stack.gradient_bytes:
         reason = f"workload.precision = {problem.workload.precision} has them"
     elif "gradient_bytes" in resolved.used.stack.changes:
@@ -464,7 +465,7 @@ def _overlap_assumptions(problem: Problem) -> Iterator[str]:
         return
     # Axes that no switch names: answers say nothing else of their overlap.
     unnamed = [axis for axis in overlapped if not _has_switch(stack, f"overlap_{axis}")]
-    if not unnamed and stack.overlap_zero1:
+    if not unnamed and stack.overlap_zero1:  # the list of switches says all of it
         return
     line = f"{stack.id} hides traffic beside compute"
     if not stack.overlap_zero1:

@@ -292,6 +292,7 @@ class Resolver:
             named,
             value=replace(named.value, encoder=encoder),
             pinned_form={"name": named.pinned_form, "encoder": images},
+            # `build` gives None for an encoder without any tokens of images.
             text_tower=named.text_tower and encoder is None,
         )
 
