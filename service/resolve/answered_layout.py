@@ -104,8 +104,8 @@ def layout_of_check(rows: Rows, id_: str) -> StoredLayout:
 
 
 def best_cluster_and_stack(recommendation: dict[str, Any]) -> dict[str, Any]:
-    """Returns `cluster` and `stack` of the best choice of a recommendation, as a request writes
-    them, with as many chips as are used."""
+    """Returns `cluster` and `stack` of the best choice of a recommendation, which is the first, as
+    a request writes them, with as many chips as are used."""
     request = recommendation["request"]
     choices = recommendation.get("choices")
     best = choices[0] if choices else {}  # without choices the place is that of the request

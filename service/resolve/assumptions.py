@@ -368,7 +368,7 @@ def _scale_up_domain_assumptions(question: Question, problem: Problem) -> Iterat
     """Yields a sentence on the chips of a scale-up domain, such as an NVLink domain, if the request
     leaves them open or the last domain is not full."""
     cluster = problem.cluster
-    if cluster.slice_shape:
+    if cluster.slice_shape:  # a torus has no domain of switched links
         return
     chips = cluster.scale_up_domain_chips
     remainder = cluster.num_chips % chips if cluster.num_chips > chips else 0

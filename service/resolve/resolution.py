@@ -541,7 +541,7 @@ def _build_architecture(form: DescribedModel) -> Architecture:
             built = replace(built, name=built.name[:MAX_NAME_LENGTH])
         if built.parameters.total > MAX_PARAMETERS:
             rule = f"has {built.parameters.total:.3g} parameters; at most {MAX_PARAMETERS:.0e}"
-            raise Invalid("", None, rule)
+            raise Invalid("", None, rule)  # "" becomes the field "model"
     return built
 
 
