@@ -171,7 +171,7 @@ def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profil
     )
     # The benchmarks of a tenant are a source apart from its runs, whose errors they do not share.
     source = f"{row.tenant or row.document['source'] or ''}/benchmarks"
-    # A benchmark has no layout, nor a step time that one would decide.
+    # A benchmark runs no layout. One with all degrees 1 stands in, and decides nothing here.
     return Observation(
         key=row.id, problem=problem, layout=Layout(), coefficients=coefficients, source=source
     )

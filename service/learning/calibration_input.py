@@ -180,7 +180,7 @@ def read_input(
     profile = rows.profiles.get(id_)
     active = rows.profiles.active(id_)
     base = rows.profiles.latest(id_, "shipped") if request.from_scratch else active
-    # None of a version without one: its coefficients are then taken for independent.
+    # None where the version has no posterior: its coefficients then count as independent.
     posterior = rows.profiles.posterior(id_, base.version)
     learnt = _learnt_before(base)
     report_filter = ReportFilter(profile_id=id_, since=request.since, until=request.until)

@@ -140,7 +140,7 @@ def _fix_for_unlikely_failure(summary: str, remedies: Sequence[Remedy]) -> str:
     """Returns the advice about a run that ran out of memory though it should have fitted: to look
     for another cause first, and only then to change the layout."""
     fix = f"{_capitalised(summary)}."
-    for remedy in remedies[:1]:  # the surest with the shortest step, if there is any
+    for remedy in remedies[:1]:  # the first is the best; the list may be empty
         fix += f" If there is none: {_imperative(remedy)}{_fit_words(remedy)}."
     return fix
 
