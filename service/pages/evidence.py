@@ -54,7 +54,7 @@ def _context(services: Services, sent: Mapping[str, str]) -> dict[str, Any]:
     inputs send on."""
     in_form = {name: sent.get(name, "") for name in _FORM_FIELDS}
     return {
-        # A form that is sent asks for exact runs only, unless somebody chooses otherwise.
+        # The form begins with exact runs only, though the API shows others too by default.
         "form": {**in_form, "exact": sent.get("exact", "true")},
         "kept": {
             name: value
