@@ -196,7 +196,7 @@ class Joining:
         (`is_open`)."""
         field = f"workload.{name}"
         origins = [field]
-        # A batch that the launch does not write is the product of these.
+        # A batch that the launch does not write is computed from these.
         if self.errors.is_batch_by_count(field):
             origins += ["num_micro_batches", "layout.micro_batch"]
         return self.reading.is_open and any(
