@@ -367,7 +367,7 @@ def _require_possible_memory(submission: ReportSubmission, problem: Problem) -> 
     if submission.memory is not None and submission.outcome in ("ok", "aborted"):
         for name in ("allocated_gib", "reserved_gib"):
             used = getattr(submission.memory, name)
-            # The GB of a data sheet may be GiB: this is then the exact limit, and else a higher one.
+            # A data sheet may mean GiB by GB: this is then the exact limit, and else a higher one.
             if used is not None and used > device_gb:
                 rule = f"must not exceed the {device_gb:g} GB of a device of {chip.id}"
                 raise Invalid(f"memory.{name}", used, rule)
