@@ -122,6 +122,7 @@ class AutoCalibration:
         same."""
         calibrations = self._calibrations
         if due.tenant is not None:
+            # An own version is learnt from what its tenant alone reported.
             calibrations = calibrations.of(self._store.of(due.tenant, sees_all=False))
         try:
             return calibrations.calibrate(due.profile_id, CalibrationRequest())
@@ -135,7 +136,8 @@ class AutoCalibration:
 
 @contextmanager
 def _logged_failures() -> Iterator[None]:
-    """Logs an error within the block instead of raising it."""
+    """Logs an error within the block instead of raising it, with a traceback unless it is one of
+    the service's own errors, which say what is wrong."""
     try:
         yield
     except ServiceError as error:
@@ -169,6 +171,7 @@ def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
     policy = own_policy(rows) if own is None else read_stored(Policy, own.policy)
     shared = rows.profiles.get(DEFAULT_PROFILE)
     after_own = read_stored(Policy, shared.policy).own_after_reports
+    # Without a number in the shared policy no tenant's own version starts by itself.
     if policy.mode == "manual" or after_own is None:
         return None
     after = policy.after_reports or after_own

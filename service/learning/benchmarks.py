@@ -150,6 +150,7 @@ class Benchmarks(UseCase):
         next page."""
         before = read_cursor("benchmarks", query.cursor)
         with self._store.reading() as rows:
+            # One more than the page has shows whether the list goes on.
             benchmarks = rows.benchmarks.newest(
                 query.limit + 1, before, include_withdrawn=query.include_withdrawn
             )
@@ -170,6 +171,7 @@ def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profil
     )
     # The benchmarks of a tenant are a source apart from its runs, whose errors they do not share.
     source = f"{row.tenant or row.document['source'] or ''}/benchmarks"
+    # A benchmark runs no layout. One with all degrees 1 stands in, and decides nothing here.
     return Observation(
         key=row.id, problem=problem, layout=Layout(), coefficients=coefficients, source=source
     )
@@ -198,6 +200,7 @@ def _question_of_cluster(
         {
             "model": _PLACEHOLDER_MODEL,
             "cluster": cluster,
+            # Of the workload only the precision matters to a benchmark.
             "workload": {"seq_len": 4096, "global_batch": 1, "precision": precision},
             "stack": submission.stack,
         }
@@ -346,6 +349,7 @@ def _gemm_timings(
     for index in np.flatnonzero(tflops > peak):
         rule = f"is above the {peak:g} TFLOP/s of the data sheet in {dtype}; check the unit"
         raise Invalid(f"gemms[{positions[index]}].tflops", float(tflops[index]), rule)
+    # A product takes m * n * k multiplications and as many additions.
     return GemmTimings(problem, m, n, k, 2 * m * n * k / (tflops * 1e12))
 
 

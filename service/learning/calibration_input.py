@@ -180,6 +180,7 @@ def read_input(
     profile = rows.profiles.get(id_)
     active = rows.profiles.active(id_)
     base = rows.profiles.latest(id_, "shipped") if request.from_scratch else active
+    # None where the version has no posterior: its coefficients then count as independent.
     posterior = rows.profiles.posterior(id_, base.version)
     learnt = _learnt_before(base)
     report_filter = ReportFilter(profile_id=id_, since=request.since, until=request.until)
@@ -217,7 +218,7 @@ def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> Cali
         runs=runs,
         benchmarks=_last_benchmarks(rows, request, Profile.from_json(active.content)),
         unusable=unusable,
-        cutoff=datetime.now(UTC),
+        cutoff=datetime.now(UTC),  # unused: an own version learns everything anew
         windowed=request.since is not None or request.until is not None,
         owner=tenant,
     )
@@ -226,7 +227,7 @@ def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> Cali
 def has_learnt_the_same(rows: Rows, inputs: CalibrationInput) -> bool:
     """Returns whether the last version of the tenant's own profile has learnt exactly this input,
     so that another would be the same. A version that the tenant has deactivated does not count."""
-    id_ = own_profile_id(inputs.owner or "")
+    id_ = own_profile_id(inputs.owner or "")  # input of a tenant's own version has an owner
     own = rows.profiles.find(id_)
     # Under a manual policy, no active version means that the tenant deactivated it, or never
     # activated it.
@@ -296,7 +297,7 @@ def _unlearnt_benchmarks(
     # Those from `through` on are new; earlier ones count only in groups that wait.
     benchmarks = {row.id: row for row in rows.benchmarks.created_between(*span, learnt["through"])}
     if any(group.of_benchmarks for group in waiting):
-        for row in rows.benchmarks.created_between(*span, None):
+        for row in rows.benchmarks.created_between(*span, None):  # None: from the first id on
             first = waiting.get(_group_of(row))
             if first is not None and row.id >= first:
                 benchmarks[row.id] = row
@@ -310,10 +311,11 @@ def _last_benchmarks(
     first."""
     newest_first: list[TenantBenchmark] = []
     before = None
+    # Benchmarks that cannot be used are left out, so one page may not be enough.
     while len(newest_first) < MOST_OWN:
         page = rows.benchmarks.newest(MOST_OWN, before, since=request.since, until=request.until)
         newest_first += _tenant_benchmarks(rows, page, profile)
-        if len(page) < MOST_OWN:
+        if len(page) < MOST_OWN:  # there are no older ones
             break
         before = page[-1].id
     return newest_first[:MOST_OWN][::-1]

@@ -80,7 +80,7 @@ class Calibrations(UseCase):
         function that stores the new version. Raises NothingToLearn."""
         if is_own(id_):
             return self._calibrate_own(id_, request)
-        store_of_all = self._store.of(None, sees_all=True)
+        store_of_all = self._store.of(None, sees_all=True)  # of no tenant, with the rows of all
         with store_of_all.reading() as rows:
             rows.profiles.get(id_)  # raises NotFound
             size = rows.reports.count(ReportFilter(profile_id=id_))
@@ -99,7 +99,7 @@ class Calibrations(UseCase):
 
     def _owner(self, id_: str) -> str:
         """Returns the tenant whose own profile this is: the asking tenant, though it may have none
-        yet, or another whose rows it sees. Raises NotFound."""
+        yet, or another whose rows it sees. Raises NotFound, also for a profile that all share."""
         mine = self._store.tenant
         if mine is not None and id_ == own_profile_id(mine):
             return mine
@@ -168,7 +168,7 @@ def _save_own(rows: Rows, tenant: str, new_version: _NewVersion) -> CreatedResou
         and new_version.policy.mode == "automatic"
         and not new_version.keeps_active
     ):
-        rows.profiles.activate(id_, None, revision)
+        rows.profiles.activate(id_, None, revision)  # None: no version is active
         rows.audit.add("profile.deactivated", id_, before=before, of_tenant=tenant)
     return CreatedResource(
         f"/v1/profiles/{id_}/versions/{row.version}", version_document(rows, row)
@@ -187,6 +187,7 @@ def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVer
     if not inputs.observations or is_known:
         raise NothingToLearn(len(inputs.unusable), inputs.base.version)
     fitted = _fit_profile(inputs)
+    # None: an own version predicts for its tenant alone, so published runs are not compared.
     promotion = judge(inputs.policy, fitted, None, requested=request.activate, is_own=True)
     if slower is not None:
         promotion = Promotion(

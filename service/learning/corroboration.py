@@ -206,6 +206,7 @@ def _agreed_part(run: StoredRun, shifts: _Shifts) -> StoredRun | None:
         run,
         step_time_s=_scaled(run.step_time_s, time_factor),
         exposed_communication_s=_scaled(run.exposed_communication_s, part_factor),
+        # A ratio of tokens, which is not scaled with the time.
         expert_imbalance=run.expert_imbalance if has_parts else None,
         reserved_bytes=_scaled(run.reserved_bytes, memory_factor),
         out_of_memory=run.out_of_memory and (group, _OUT_OF_MEMORY) in shifts,
@@ -239,8 +240,8 @@ def _agreed_coefficients(benchmark: TenantBenchmark, shifts: _Shifts) -> TenantB
 
 
 def _shifted(name: str, value: float, shift: float) -> float:
-    """Returns the coefficient moved by `shift`, which is on the unbounded scale of offsets
-    (models.calibration.microbenchmarks)."""
+    """Returns the coefficient moved by `shift`, which is on the unbounded scale of offsets: the log
+    of a positive coefficient, or the log-odds of a fraction, which thus stays below 1."""
     return float(to_natural(name, to_unbounded(name, value) + shift))
 
 

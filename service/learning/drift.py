@@ -54,6 +54,7 @@ class Drift(UseCase):
         with self._store.reading() as rows:
             profile = profile_version(rows, id_, version=query.version)
             report_filter = replace(reports_of(rows, id_), since=query.since, until=query.until)
+            # One more than the limit shows whether there are more.
             reports = rows.reports.newest_measured(report_filter, query.limit + 1)
             series, left_out = drift_series(rows, reports[: query.limit], profile)
         return DriftAnswer(

@@ -84,6 +84,7 @@ def _measured_speed(run: ExplainedRun, prediction: Prediction | None) -> Measure
     """Returns the speed that was measured; None where there is none. Raises Invalid for a speed
     that no run can have; the error names the log where the speed was read from one."""
     report = run.report
+    # Without a prediction no speed is too slow to believe.
     predicted_s = math.inf if prediction is None else prediction.step_time_s
     try:
         require_believable(report, run.problem, run.layout)

@@ -65,7 +65,7 @@ def _failure_kind(examination: Examination) -> FailureKind:
 def _failure_sentence(kind: FailureKind, check: LayoutCheck, error_line: str | None) -> str:
     """Returns a sentence on why a run died. `error_line` is the last error in its log."""
     quote = f": “{error_line}”" if error_line else ""
-    if check.prediction is None:
+    if check.prediction is None:  # then a rule is broken
         rule = check.broken_rules[0]
         return f"the framework refuses this layout ({rule.rule.name}): {rule.message}"
     needs = memory_words(check.prediction)

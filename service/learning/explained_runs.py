@@ -137,6 +137,7 @@ def _launched_subject(store: Store, request: Request) -> LaunchedQuestion | None
     has no launch."""
     if not isinstance(request, LaunchedExplanationRequest):
         return None
+    # The request also has the parts of the question that its launch leaves open.
     with store.reading() as rows:
         return launched_question(Resolver(rows), request.launch, request)
 

@@ -148,7 +148,7 @@ def _suspected_switches(
                 otherwise=change.after,
                 step_time_s=change.outcome.step_time_s,
             )
-            suspects.setdefault(change.knob, suspect)
+            suspects.setdefault(change.knob, suspect)  # the first comes nearest
     return [*suspects.values()][:_MOST_SUSPECTS]
 
 

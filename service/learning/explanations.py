@@ -65,6 +65,7 @@ def _compose_answer(examination: Examination) -> ExplanationAnswer:
     gap = gap_explained(examination)
     failure = failure_explained(examination) if run.has_died else None
     log = log_explained(run, examination.prediction)
+    # With an illegal layout, of which nothing is predicted, no switch has an effect to tell.
     layout = None if examination.prediction is None else run.layout
     basis = grounds(run.question, run.resolved, run.profile, layout)
     basis["assumptions"] += layout_assumptions(

@@ -71,7 +71,7 @@ def first_fix(
         return _fix_for_reservations(examination.run.reservations)
     if failure is not None:
         return _fix_for_failure(failure, examination.check, examination.remedies, log)
-    if speed is None:
+    if speed is None:  # nothing is predicted of an illegal layout
         return _fix_for_illegal_layout(examination.check)
     return _fix_for_speed(speed, gap, examination.remedies, log)
 
@@ -95,10 +95,12 @@ def _fix_for_failure(
     log: LogExplained | None,
 ) -> str:
     """Returns the advice about a run that died: the cause to look at where the layout is not to
-    blame, and else the change with the shortest step of those that fit."""
+    blame, and else the change with the shortest step of those that fit; without such a change, the
+    cure of a broken rule, or what comes nearest to fitting."""
     if failure.kind == "not_of_the_layout":
         where = "the error itself" if failure.error_line else "the last lines of its log"
         words = f"Start with {where}: {failure.summary}."
+        # The likeliest fault goes first, if the log shows any.
         return "".join(f"{fault} " for fault in _faults_in_log(log)[:1]) + words
     if failure.kind == "unlikely_out_of_memory":
         return _fix_for_unlikely_failure(failure.summary, remedies)
@@ -138,7 +140,7 @@ def _fix_for_unlikely_failure(summary: str, remedies: Sequence[Remedy]) -> str:
     """Returns the advice about a run that ran out of memory though it should have fitted: to look
     for another cause first, and only then to change the layout."""
     fix = f"{_capitalised(summary)}."
-    for remedy in remedies[:1]:
+    for remedy in remedies[:1]:  # the first is the best; the list may be empty
         fix += f" If there is none: {_imperative(remedy)}{_fit_words(remedy)}."
     return fix
 
@@ -193,8 +195,8 @@ def _fix_for_speed(
 def _faults_in_log(
     log: LogExplained | None, codes: Sequence[ObservationCode] = _FAULTS
 ) -> list[str]:
-    """Returns sentences on the faults that a log shows, the likeliest cause first. `codes` are the
-    kinds of fault to look for."""
+    """Returns sentences on the faults that a log shows. `codes` are the kinds of fault to look
+    for, the likeliest cause first, and so are the sentences."""
     observations = log.observations if log else []
     faults = [
         observation for code in codes for observation in observations if observation.code == code
@@ -277,9 +279,9 @@ def saved_seconds(step_time_s: float, gain: float) -> float:
 
 def _imperative(remedy: Remedy) -> str:
     """Returns a remedy as the beginning of a sentence, such as "Change tp from 8 to 4"."""
-    if remedy.change is None:
+    if remedy.change is None:  # "the best layout of a search: ..."
         return f"Run {remedy.words}"
-    if remedy.change.switch is not None:
+    if remedy.change.switch is not None:  # its words have a verb, as in "leave out ..."
         return _capitalised(remedy.words)
     return f"Change {remedy.words}"
 

@@ -31,6 +31,7 @@ class DescribedRun:
 def described_run(rows: Rows, run: LaunchedRun) -> DescribedRun:
     """Returns the run of a request, described by its launch in place of fields. Other fields stay
     as they are. Raises Invalid or Refused where the launch cannot be read."""
+    # `run` also has the parts of the question that its launch leaves open.
     launched = launched_question(Resolver(rows), run.launch, run)
     other_members = {name: getattr(run, name) for name in run.model_fields_set - _LAUNCH_FIELDS}
     question = {name: getattr(launched.question, name) for name in Question.model_fields}

@@ -168,7 +168,8 @@ class _KnownFacts:
 
     def _allowed_values(self, fact: Fact) -> set[int]:
         """Returns the values that a statement of this fact may have. There are several values where
-        frameworks count differently: devices or chips, with or without context parallelism."""
+        frameworks count differently: devices or chips, layers with or without those of
+        multi-token prediction, data-parallel ranks with or without context parallelism."""
         problem, layout = self.resolved.problem, self.layout
         devices = problem.cluster.num_devices
         layers = problem.architecture.num_layers
@@ -216,8 +217,8 @@ class _KnownFacts:
 
     def _is_the_model_in_shards(self, value: float) -> bool:
         """Returns whether parameters summed over shards may be of this model. With experts any sum
-        is possible, because a rank counts only its own experts. The last pipeline stage may count a
-        tied embedding again."""
+        is possible, because a rank counts only its own experts, and so it is where the model has a
+        tower that is not described. The last pipeline stage may count a tied embedding again."""
         architecture = self.resolved.problem.architecture
         if architecture.is_moe or self._has_other_towers:
             return True
@@ -243,6 +244,7 @@ class _KnownFacts:
             return True
         # A frozen encoder may be left out.
         has_encoder = problem.architecture.encoder is not None or self._has_other_towers
+        # 0.0: the count is taken to be exact, not rounded.
         return (has_encoder and value > total / 2) or self._is_the_model(value, 0.0)
 
 
@@ -279,7 +281,7 @@ def _require_flops(resolved: ResolvedQuestion, reading: logs.Reading) -> None:
         f" workload.seq_len = {problem.workload.seq_len} takes {fewest:.3g} to {most:.3g}: give in"
         " model what ran, or send the log of this run"
     )
-    raise Invalid("log", float(f"{printed:.3g}"), rule)
+    raise Invalid("log", float(f"{printed:.3g}"), rule)  # rounded as in the sentence
 
 
 def _require_agreement(
@@ -320,6 +322,7 @@ def _compared_values(
             if name in _COMPARED_FIELDS:
                 yield part, name, logged_value, getattr(fields, name)
     degrees = logged["layout"]
+    # A layout with a ZeRO stage was read as a whole, and so has all degrees.
     if "zero_stage" in degrees:
         ranks = degrees["dp_shard"] * degrees["dp_replicate"]
         # On a single data-parallel rank there is nothing to shard, and the stage means nothing.

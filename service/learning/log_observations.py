@@ -129,6 +129,7 @@ def _memory_observations(run: ExplainedRun, prediction: Prediction | None) -> It
                 " layout and sequence length are those that ran"
             ),
         )
+    # Reserved memory is what runs out. A report of memory has at least one of the two.
     peak_gib = memory.reserved_gib or memory.allocated_gib or 0.0
     # Peaks are those of the framework's allocator, which cannot have the memory of the context.
     limit_gib = prediction.usable_gib - prediction.memory_gib["context_gib"]
@@ -165,6 +166,7 @@ def _allocator_observations(message: AllocatorMessage | None) -> Iterator[Observ
                 " end what is left of earlier runs, and start one rank a device"
             ),
         )
+    # All that the allocator had reserved: tensors, and free pieces between them.
     held_gib = (message.allocated_gib or 0.0) + (message.unallocated_gib or 0.0)
     if message.unallocated_gib and message.unallocated_gib > _FRAGMENTED * held_gib:
         yield Observation(

@@ -231,6 +231,7 @@ def _report_of_log(
     try:
         return ReportSubmission.model_validate(report)
     except ValidationError as error:
+        # []: fields are named from the report itself. The first fault is enough to refuse the log.
         fault = violations_of(error, [], ReportSubmission, limit=1)[0]
         raise Invalid("log", fault.value, f"says {fault.field}, which {fault.rule}") from None
 
@@ -243,6 +244,7 @@ def _report_fields(
 ) -> dict[str, Any]:
     """Returns the fields of the report as JSON has them, without its date. A field that both the
     request and the log give is taken from the request, because a person stated it."""
+    # The outcome is added below, and a report has no field for the other two.
     report = submission.model_dump(
         mode="json", exclude_unset=True, exclude={"log", "framework", "outcome"}
     )
@@ -256,7 +258,7 @@ def _report_fields(
             switches = megatron_arguments.stack_fields(contents.arguments)
             report["stack"] = _stack_with_logged_switches(report["stack"], switches, measured_at)
     if reading is not None:
-        report["measured"] = {reading.unit: reading.value}
+        report["measured"] = {reading.unit: reading.value}  # such as {"step_time_s": 2.0}
         if reading.memory_gib is not None:
             report["memory"] = {f"{reading.memory_kind}_gib": reading.memory_gib}
     return report
@@ -267,7 +269,7 @@ def _stack_differences(
 ) -> Iterator[str]:
     """Yields notes on switches of the stack whose values in the log differ from those of the answer
     that the run is linked to."""
-    if not linked:
+    if not linked:  # the stack then has the log's switches, but for those requested
         return
     for name, value in megatron_arguments.stack_fields(arguments).items():
         predicted = getattr(problem.stack, name)

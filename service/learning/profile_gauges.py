@@ -57,6 +57,7 @@ class ProfileGauges:
             return [up]
         if self._reading is None or self._reading.done():
             self._reading = self._thread.submit(self._database_gauges, database)
+        # Shielded, a read that takes longer goes on, and the next scrape gets it.
         with suppress(TimeoutError):
             self._last = await asyncio.wait_for(
                 asyncio.shield(asyncio.wrap_future(self._reading)), _WAIT_S
@@ -98,7 +99,8 @@ class ProfileGauges:
 
     def _last_changes(self, profile_id: str) -> list[float]:
         """Returns the last change of level of each kind of run that has changed, as a share by
-        which steps became slower. Kept for _DRIFT_KEPT_S."""
+        which steps became slower. Only the newest _DRIFT_REPORTS reports are looked at, and the
+        result is kept for _DRIFT_KEPT_S, because metrics are scraped again and again."""
         if profile_id not in self._changes:
             drift = self._drift.answer(profile_id, DriftQuery(limit=_DRIFT_REPORTS))
             changes = [series["changes"] for series in drift["series"]]

@@ -41,7 +41,8 @@ def compare_on_published_runs(
     # Published runs are not of the fleet whose machines a profile has learnt.
     profiles = [without_fleet(before), without_fleet(after)]
     times_before, times_after = sample.log_times(profiles)
-    # The standard deviations of these logs: they make the 80% intervals whose coverage is told.
+    # The standard deviations of the new version's logs: they make the 80% intervals whose coverage
+    # is told.
     spreads = [
         profiles[1].neighbourhood(problem.neighbourhood_scopes).total for problem in sample.problems
     ]
@@ -72,6 +73,7 @@ def compare_on_latest_runs(
     if not runs:
         return None
     measured = np.log([run.step_time_s or np.nan for run in runs])
+    # Standard deviations of the new version's logs, for the coverage of 80% intervals.
     spreads = [after.neighbourhood(run.problem.neighbourhood_scopes).total for run in runs]
     return ProfileComparison(
         measured=measured,
@@ -215,6 +217,7 @@ def _growth_of_a_kind(compared: Mapping[str, ProfileComparison], margin: float) 
     for quantity, held_out in compared.items():
         overall = len(held_out.measured), held_out.error_before, held_out.error_after
         by_kind = {f" of {kind}": errors for kind, errors in held_out.by_kind.items()}
+        # The empty words stand for the runs of all kinds.
         for kind, (runs, before, after) in {"": overall, **by_kind}.items():
             if after > before + margin:
                 return (

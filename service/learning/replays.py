@@ -71,7 +71,7 @@ class _StoredAnswer:
             constraints = document["request"]["constraints"]
         else:
             predictions = document["layouts"]
-            constraints = {}
+            constraints = {}  # layouts that the caller states are not searched under any
         layouts = [read_stored(LayoutFields, item["layout"]).build() for item in predictions]
         return cls(
             answer=answer,
@@ -93,7 +93,7 @@ class Replays(UseCase):
         listed apart."""
         with self._store.reading() as rows:
             replayed = profile_version(rows, id_, version=version)
-            active = profile_version(rows, id_, version=None)
+            active = profile_version(rows, id_, version=None)  # None: the active one
             stored, unusable = _stored_answers(rows, request)
             report_filter = replace(
                 reports_of(rows, id_), measured=True, since=request.since, until=request.until

@@ -131,6 +131,7 @@ def _violations(index: int, error: Exception, report: Any) -> list[FieldViolatio
             location=["reports", index, *violation.location],
             value=submitted_value(report, violation.location, violation.value),
         )
+        # []: these are located within the report, and its place in the batch is put in front.
         for violation in violations_of(error, [], _schema_of(report), limit=_MAX_ERRORS)
     ]
 

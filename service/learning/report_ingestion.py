@@ -80,6 +80,7 @@ def ingest_reports(
     with store.reading() as rows:
         ingestion = _Ingestion(rows, active_profile(rows))
         runs = ingestion.resolve(submissions, outcomes)
+    # Predicting takes too long for the transaction, which has ended here.
     ingestion.add_outcomes(runs, outcomes)
     return [outcomes[i] for i in range(len(submissions))]
 
@@ -122,6 +123,7 @@ class _Ingestion:
         for i in self._illegal_positions(runs):
             run = runs.pop(i)
             field = run.subject.field
+            # Called for the error that it raises, which names the rule.
             with _refusal_as_outcome(outcomes, i):
                 require_all_legal(
                     run.problem,
@@ -365,6 +367,7 @@ def _require_possible_memory(submission: ReportSubmission, problem: Problem) -> 
     if submission.memory is not None and submission.outcome in ("ok", "aborted"):
         for name in ("allocated_gib", "reserved_gib"):
             used = getattr(submission.memory, name)
+            # A data sheet may mean GiB by GB: this is then the exact limit, and else a higher one.
             if used is not None and used > device_gb:
                 rule = f"must not exceed the {device_gb:g} GB of a device of {chip.id}"
                 raise Invalid(f"memory.{name}", used, rule)

@@ -49,8 +49,9 @@ class ReportLogs(UseCase):
     async def read(
         self, request: LogSubmission | LaunchedLog, is_disconnected: IsDisconnected
     ) -> SentLog:
-        """Returns the run in a request and what its log says. Raises Invalid or Refused where its
-        launch cannot be read, and Invalid for a log without a step to use."""
+        """Returns the run in a request, what its log says, and the log without secrets, to be
+        stored. Raises Invalid or Refused where its launch cannot be read, and Invalid for a log
+        without a step to use."""
         submission, reservations = await run_sync(self._described_log, request)
         contents = await self._texts.contents(submission, is_disconnected)
         masked = await self._texts.masked(submission, is_disconnected)

@@ -57,12 +57,14 @@ class ReportSummaries(UseCase):
         tallies = defaultdict[tuple[str, ...], _Tally](_Tally)
         bucket = _bucket_of(query)
         with self._store.reading() as rows:
+            # Flags of drift are worked out only for a query that filters by them.
             flags = {} if query.flagged is None else self._drift_flags.flags(rows)
             for report in rows.reports.for_summaries(report_filter(rows, query, flags)):
                 keys = tuple(key(report) for key in _KEYS.values())
                 tallies[*keys, bucket(report)].add(report)
         by = dict[str, dict[str, ResidualStatistics]]()
         for position, name in enumerate(_KEYS):
+            # Grouped by one key, each group has a tuple with this key alone.
             by[name] = {key: group for (key,), group in _grouped(tallies, [position]).items()}
         overall = _statistics([*tallies.values()])
         groups = _groups(tallies, query)

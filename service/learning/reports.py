@@ -84,6 +84,7 @@ class Reports(UseCase):
         with self._store.reading() as rows:
             flags = self._drift_flags.flags(rows)
             selection = _list_filter(rows, query, flags)
+            # One more than the page has shows whether the list goes on.
             reports = rows.reports.newest(selection, query.limit + 1, before)
         page, following = cut_page("reports", reports, query.limit, lambda row: row.id)
         documents = [(row, _flagged_document(row, flags)) for row in page]

@@ -32,6 +32,7 @@ def step_residuals(
     with _residuals_lock:
         known = {id_: _residuals[key] for id_, key in keys.items() if key in _residuals}
     missing = [id_ for id_ in report_ids if id_ not in known]
+    # In pieces, because each report is read with its document.
     for start in range(0, len(missing), _AT_ONCE):
         known |= _compute_residuals(rows, missing[start : start + _AT_ONCE], profile)
     with _residuals_lock:

@@ -33,6 +33,7 @@ def report_etag(row: ReportRow, drift_flag: str | None) -> str:
     """Returns the ETag of a report as it is read: `withdrawal_etag`, with a digest of the flag of
     drift, which may come and go. For example `"reports/01AB-drift-0f3c..."`."""
     etag = withdrawal_etag(row)
+    # The digest goes before the closing quote.
     return etag if drift_flag is None else f'{etag[:-1]}{_DRIFT}{digest(drift_flag)[:16]}"'
 
 
@@ -64,5 +65,5 @@ def end_own_version(rows: Rows, withdrawn: ReportRow | BenchmarkRow) -> None:
     before = profile.active_version
     learnt = rows.profiles.version(id_, before).learnt  # `recent` has all ids that it learnt
     if learnt is not None and withdrawn.id in learnt["recent"]:
-        rows.profiles.activate(id_, None, profile.revision)
+        rows.profiles.activate(id_, None, profile.revision)  # None: no version is active
         rows.audit.add("profile.deactivated", id_, before=before, of_tenant=withdrawn.tenant)

@@ -81,7 +81,7 @@ def _shown_answer(services: Services, answer: Mapping[str, Any]) -> dict[str, An
     """Returns the fields of the Ask template that show a recommendation, whose document is
     `answer`."""
     layouts = named_layouts(answer)
-    recommended = layouts[0].prediction
+    recommended = layouts[0].prediction  # `named_layouts` has it first
     return {
         "answer": answer,
         "layouts": layouts,
@@ -105,6 +105,7 @@ def _launches(services: Services, answer: Mapping[str, Any]) -> list[dict[str, s
     for name, format_ in FORMATS.items():
         if stack in format_.stacks:
             try:
+                # The query names neither a rank nor a choice: it means the recommended layout.
                 configuration = services.launches.of_recommendation(
                     answer["id"], name, RecommendedLayoutQuery()
                 )

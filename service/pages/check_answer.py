@@ -56,6 +56,7 @@ def _layout_read(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
     # The names by which this format of launch sets the fields of a layout.
     own_names = KNOB_SETTINGS[check["launch_read"]["format"]]
     for knob, entry in LAYOUT.items():
+        # `layout` is null where the framework stops before it has one.
         value = (check["layout"] or {}).get(knob)
         if value is not None and not isinstance(value, list):
             names = _spellings(own_names[knob]) if knob in own_names else []
@@ -75,8 +76,8 @@ def _workload_read(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]
 
 
 def _model_read(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
-    """Yields the settings of the model: its name, or the fields of an architecture that the text
-    describes. Nested fields are left out."""
+    """Yields the settings of the model: its name, for which no line is looked up, or the fields of
+    an architecture that the text describes. Nested fields are left out."""
     model = check["request"]["model"]
     if not isinstance(model, Mapping):
         yield SettingRead("model", "name", str(model), None)
@@ -99,7 +100,7 @@ def _field_read(part: str, name: str, value: Any, text: str) -> SettingRead:
 
 
 def _cluster_read(check: Mapping[str, Any]) -> Iterator[SettingRead]:
-    """Yields the chip and the number of chips."""
+    """Yields the chip and the number of chips. No line of the text is looked up for them."""
     yield SettingRead("cluster", "chip", check["catalogue"]["chip"]["name"], None)
     yield SettingRead("cluster", "chips", str(check["request"]["cluster"]["num_chips"]), None)
 

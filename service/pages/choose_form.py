@@ -57,7 +57,8 @@ class ChooseForm:
         """Returns the numbers of the rows that the form shows: up to the last filled row, and one
         empty row more."""
         filled = [row for row in _form_rows(_MOST_ROWS) if any(self._row(row))]
-        last = max(filled, default=1) + 1  # an empty row to type in
+        # Row 1 would be the place of the question. One more than the last is empty, to type in.
+        last = max(filled, default=1) + 1
         return _form_rows(min(max(last, _FEWEST_ROWS), _MOST_ROWS))
 
     def body(self) -> dict[str, Any]:

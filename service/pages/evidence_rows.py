@@ -30,7 +30,7 @@ class ScaleUp(NamedTuple):
 
 def scale_up_of(chip: Chip) -> ScaleUp | None:
     """Returns the size and bandwidth of a chip's usual scale-up domain; None where its links form a
-    torus or are not described."""
+    torus or are not described, or where the domain has no stated size."""
     levels = chip.fabric.levels  # from the innermost links outwards
     if chip.fabric.torus is not None or not levels or levels[0].size is None:
         return None
@@ -58,7 +58,7 @@ class EvidenceRow:
     @property
     def scale_up(self) -> ScaleUp | None:
         """Returns the size and bandwidth of the scale-up domain that the run names, or else of its
-        chip's usual one. None on a torus."""
+        chip's usual one. None on a torus, or where the domain has no stated size."""
         levels = self.run["cluster"].get("levels")
         if not levels:
             return scale_up_of(catalogue.chip(self.chip))
@@ -67,7 +67,8 @@ class EvidenceRow:
 
     @property
     def domain(self) -> str:
-        """Returns the scale-up domain in words, such as "8 chips at 450 GB/s"."""
+        """Returns the scale-up domain in words, such as "8 chips at 450 GB/s"; "torus" where
+        `scale_up` is None."""
         links = self.scale_up
         return "torus" if links is None else f"{links.domain:,} chips at {links.gb_s:,.0f} GB/s"
 

@@ -37,6 +37,7 @@ async def posted_form(request: Request) -> dict[str, str]:
         if kind.get_content_type() == _WITH_FILES:
             fields = _multipart_fields(body, kind.get_boundary())
         else:
+            # True: fields that are left empty are kept.
             fields = dict(parse_qsl(body.decode(), True, max_num_fields=_MOST_FIELDS))
     except ValueError as error:
         raise MalformedBody(f"The form cannot be read: {error}.") from None
@@ -56,6 +57,8 @@ def _multipart_fields(body: bytes, boundary: str | None) -> dict[str, str]:
     where the body is not such a form."""
     if not boundary:
         raise ValueError("it names no boundary between its fields")
+    # The first boundary has no line end before it, and gets one, so that all are alike. What comes
+    # before it is no field.
     _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode(), _MOST_FIELDS)
     fields = {}
     for part in parts[:-1]:  # two dashes follow the last boundary

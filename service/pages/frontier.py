@@ -111,6 +111,7 @@ async def _events(
         # Whoever leaves the page gives the turn back: the search ends at its next checkpoint.
         async with computation.turn() as turn:
             parts = services.frontiers.draw_in_parts(body, turn.bounded_checkpoint())
+            # None marks the end, because StopIteration cannot be raised out of a thread's future.
             while (part := await run_in_threadpool(next, parts, None)) is not None:
                 yield _event(part.kind, part.document)
                 if part.kind == "answer":

@@ -46,6 +46,6 @@ def _chips_by_place() -> dict[ScaleUp, list[str]]:
 
 
 def _newest_first(chips: list[Chip]) -> list[Chip]:
-    """Returns the chips sorted by year, the newest first. Of chips of a year the plain model
-    comes before its variants, which have longer names."""
+    """Returns the chips sorted by year, the newest first and those without a year last. Of
+    chips of a year the plain model comes before its variants, which have longer names."""
     return sorted(chips, key=lambda chip: (-(chip.year or 0), len(chip.id), chip.id))

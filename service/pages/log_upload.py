@@ -65,7 +65,7 @@ async def _context(services: Services, sent: Mapping[str, str]) -> dict[str, Any
 
 def log_body(sent: Mapping[str, str]) -> dict[str, Any]:
     """Returns the form as the body of a request to the API. A log that was uploaded as a file is
-    preferred to one that was pasted."""
+    preferred to one that was pasted. Browsers send pasted lines with CRLF, which become LF."""
     text = sent.get("log_file") or sent.get("log", "")
     script = sent.get("script", "")
     return {

@@ -16,7 +16,7 @@ def significant(value: float, digits: int = 3) -> str:
     if "e" not in text:
         return text
     # Python writes an exponent where rounding adds a digit, and below a ten-thousandth, where zeros
-    # read better.
+    # read better: 0.0000123 has four of them before its digits.
     return f"{value:,.0f}" if abs(value) >= 1 else f"{value:.{digits + 4}f}".rstrip("0")
 
 

@@ -65,6 +65,7 @@ def profiles(
 async def change_version(request: Request, services: ServicesDep) -> Response:
     """Makes another version the active one. The profile has to be as the page showed it."""
     sent = await posted_form(request)
+    # An empty version asks to deactivate the tenant's own profile.
     body = {**sent, "version": whole_number(sent.get("version", "")) or None}
     id_ = None
     try:
@@ -73,6 +74,7 @@ async def change_version(request: Request, services: ServicesDep) -> Response:
         require_caller_scope(request, scope_to_change(id_))
         await run_in_threadpool(_apply_change, services, change)
     except SHOWN_ERRORS as error:
+        # None: the version that is shown by default.
         context = await run_in_threadpool(_context, request, services, id_, None)
         return await trouble_page(request, error, "profiles.html", context, VersionChange)
     return RedirectResponse(f"{PATH}?{urlencode({'profile': id_})}", _SEE_OTHER)

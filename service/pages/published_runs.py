@@ -26,6 +26,7 @@ def _successful_runs(services: Services, model: str) -> Iterator[EvidenceRow]:
     """Yields the successful published runs of a model, a page at a time up to _MOST_PAGES."""
     cursor: str | None = None
     for _ in range(_MOST_PAGES):
+        # 50 is the most that a page may have.
         query = EvidenceQuery(model=model, exact=True, outcome="ok", limit=50, cursor=cursor)
         answer = services.evidence.nearest(query, services.store)
         yield from map(EvidenceRow.of, answer["items"])

@@ -55,8 +55,8 @@ class QuestionForm:
 
     def question(self) -> dict[str, Any]:
         """Returns the question as the body of a request. Empty fields are left out, so that the
-        API's own sentences say what is required. Raises Invalid where the pasted config is not
-        JSON."""
+        API's own sentences say what is required. A pasted config goes before the name of a model.
+        Raises Invalid where the config is not JSON."""
         values = self.values
         cluster = without_empty(preset=values["cluster"], num_chips=whole_number(values["chips"]))
         workload = without_empty(

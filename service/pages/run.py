@@ -49,6 +49,7 @@ async def run(
         "trouble": None,
     }
     try:
+        # An explanation searches for better layouts, which the key must be allowed to ask for.
         require_caller_scope(request, "recommend")
         context["explanation"] = await _explanation(request, services, computation, report)
     except SHOWN_ERRORS as error:

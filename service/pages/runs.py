@@ -66,6 +66,7 @@ def _api_query(sent: Mapping[str, Any]) -> dict[str, Any]:
         if _DAY.fullmatch(sent.get(name, ""))
     }
     names = {
+        # The URL may have the field several times, each with several names.
         name: [name_typed.strip() for name_typed in ",".join(sent[name]).split(",")]
         for name in _LIST_FIELDS
         if name in sent
@@ -81,7 +82,7 @@ def _context(services: Services, sent: Mapping[str, Any]) -> dict[str, Any]:
             name: ", ".join(sent.get(name, [])) if name in _LIST_FIELDS else sent.get(name, "")
             for name in _FORM_FIELDS
         },
-        "labels": sent.get("label", [""]),
+        "labels": sent.get("label", [""]),  # an input for each; one empty to type in if none
         "is_filtered": any(name in sent for name in (*_FORM_FIELDS, "label")),
         "choices": choices(services.catalog),
         "outcomes": OUTCOMES,

@@ -156,7 +156,7 @@ def _planes(
     and `wraps` says which dims have a wraparound link."""
     chips_by_plane = defaultdict[int, list[TorusChip]](list)
     pp_axes = [(stride, degree) for name, stride, degree in axes if name == "pp"]
-    pp_stride, pp_degree = pp_axes[0] if pp_axes else (1, 1)
+    pp_stride, pp_degree = pp_axes[0] if pp_axes else (1, 1)  # (1, 1): every rank is on stage 0
     for place in sorted(ranks):
         column, row, plane = (*place, 0, 0)[: len(_ALONG)]  # a torus may have fewer dims
         stage = ranks[place] // pp_stride % pp_degree  # the rank's coordinate on the pp axis

@@ -39,8 +39,9 @@ async def trouble_of(request: Request, error: Exception, form: Any = None) -> Tr
     """Returns an error in the sentences of the API's problem documents, with fields by the labels
     of the forms. `form` is the schema that a ValidationError is about."""
     if isinstance(error, ValidationError):
-        violations = violations_of(error, (), form, limit=_MOST)
+        violations = violations_of(error, (), form, limit=_MOST)  # (): the form is the whole body
         sentences = tuple(plain(violation.sentence()) for violation in violations)
+        # Without headers, and without a way out beyond what the sentences say.
         return Trouble("Something in the form cannot be used", sentences, 422, {}, {})
     response = await error_response(request, error)
     problem = json.loads(bytes(response.body))

@@ -58,6 +58,6 @@ def kind_rows(unseen: Mapping[str, Any] | None) -> list[tuple[str, str, Mapping[
     framework."""
     rows = []
     for errors in unseen["kinds"] if unseen else ():
-        grouping, _, name = errors["kind"].partition(":")
+        grouping, _, name = errors["kind"].partition(":")  # such as "chip:h100"
         rows.append((_KINDS.get(grouping, grouping), name, errors))
     return rows

@@ -54,7 +54,7 @@ def layout_of_prediction(rows: Rows, id_: str, rank: int | None) -> StoredLayout
     layouts = [item["layout"] for item in document["layouts"]]
     if len(layouts) > 1 and rank is None:
         raise Invalid("rank", None, f"is required: the prediction is of {len(layouts)} layouts")
-    return _layout_at_rank(document, layouts, rank=rank or 1)
+    return _layout_at_rank(document, layouts, rank=rank or 1)  # without a rank there is only one
 
 
 def layout_of_recommendation(
@@ -100,12 +100,12 @@ def layout_of_check(rows: Rows, id_: str) -> StoredLayout:
         rule = "is of a job that its framework does not start, so that nothing is predicted of it"
         raise Invalid("check_id", id_, rule)
     checked = _layout_at_rank(document, [document["layout"]], rank=1)
-    return replace(checked, field="check_id", rank=None)
+    return replace(checked, field="check_id", rank=None)  # its only layout, which has no rank
 
 
 def best_cluster_and_stack(recommendation: dict[str, Any]) -> dict[str, Any]:
-    """Returns `cluster` and `stack` of the best choice of a recommendation, as a request writes
-    them, with as many chips as are used."""
+    """Returns `cluster` and `stack` of the best choice of a recommendation, which is the first, as
+    a request writes them, with as many chips as are used."""
     request = recommendation["request"]
     choices = recommendation.get("choices")
     best = choices[0] if choices else {}  # without choices the place is that of the request

@@ -217,6 +217,7 @@ def _unused_shape_fields(model: object, problem: Problem) -> Iterator[str]:
         for name in _HEAD_FIELDS:
             if name in model.model_fields_set:
                 yield f"model.{name} has no effect: model.mla says what heads are"
+    # This field is required, so a request has it even where no layer does.
     if not any(layer.dense for layer in problem.architecture.kinds):
         yield "model.intermediate_size has no effect: every layer is sparse"
 
@@ -367,7 +368,7 @@ def _scale_up_domain_assumptions(question: Question, problem: Problem) -> Iterat
     """Yields a sentence on the chips of a scale-up domain, such as an NVLink domain, if the request
     leaves them open or the last domain is not full."""
     cluster = problem.cluster
-    if cluster.slice_shape:
+    if cluster.slice_shape:  # a torus has no domain of switched links
         return
     chips = cluster.scale_up_domain_chips
     remainder = cluster.num_chips % chips if cluster.num_chips > chips else 0
@@ -407,6 +408,7 @@ def _shipped_chip_assumptions(resolved: ResolvedQuestion) -> Iterator[str]:
         return
     chip = resolved.problem.cluster.chip
     is_memory_given = "usable_memory_gib" in resolved.request["cluster"]
+    # Of these vendors' runtimes it is not known how much of the memory they take for themselves.
     if chip.vendor in _DATA_SHEET_MEMORY and not is_memory_given:
         yield f"usable memory is nominal: all {chip.usable_memory_gib:g} GiB of the data sheet"
     if chip.host_memory_gb is None:
@@ -425,7 +427,7 @@ def _price_assumptions(resolved: ResolvedQuestion) -> Iterator[str]:
     sources = {"registered": "its catalogue entry"}
     if used.source == "shipped":
         sources["shipped"] = f"the catalogue ({list_prices(chip.id)[0].words})"
-    source = sources.get(used.source, "the request")
+    source = sources.get(used.source, "the request")  # whose data sheet has the price
     yield f"a chip of {used.name} costs {chip.usd_per_chip_hour:g} USD an hour, as {source} has it"
 
 
@@ -433,6 +435,7 @@ def _gradient_format_assumptions(resolved: ResolvedQuestion) -> Iterator[str]:
     """Yields a sentence on the bytes of a gradient and why they are so. There is none where a
     switch of the framework decides it, because switches are listed apart."""
     problem = resolved.problem
+    # Some precisions need wider gradients than the stack keeps by itself.
     if problem.gradient_bytes > problem.stack.gradient_bytes:
         reason = f"workload.precision = {problem.workload.precision} has them"
     elif "gradient_bytes" in resolved.used.stack.changes:
@@ -462,7 +465,7 @@ def _overlap_assumptions(problem: Problem) -> Iterator[str]:
         return
     # Axes that no switch names: answers say nothing else of their overlap.
     unnamed = [axis for axis in overlapped if not _has_switch(stack, f"overlap_{axis}")]
-    if not unnamed and stack.overlap_zero1:
+    if not unnamed and stack.overlap_zero1:  # the list of switches says all of it
         return
     line = f"{stack.id} hides traffic beside compute"
     if not stack.overlap_zero1:

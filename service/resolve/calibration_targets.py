@@ -32,7 +32,7 @@ def observation(run: StoredRun) -> Observation:
         out_of_memory=run.out_of_memory,
         exposed_s=run.exposed_communication_s,
         coefficients=_measured_coefficients(run),
-        source=run.tenant or run.source or "",
+        source=run.tenant or run.source or "",  # without API keys there are no tenants
         group=f"{run.architecture}/{run.chip}/{run.stack}",
     )
 
@@ -40,6 +40,7 @@ def observation(run: StoredRun) -> Observation:
 def _measured_coefficients(run: StoredRun) -> dict[str, float]:
     """Returns the coefficient `imbalance` if the report has a measured imbalance of experts; else
     nothing."""
+    # 0 stands for a run that measured none: it then implies no coefficient.
     imbalance = implied_imbalance(run.problem, run.layout.ep, run.expert_imbalance or 0.0)
     return {"imbalance": imbalance} if imbalance else {}
 

@@ -100,6 +100,7 @@ def resolve_candidates(resolver: Resolver, request: RecommendationRequest) -> Ca
     for name, question in _questions_elsewhere(request):
         with relocate_errors("cluster", name), relocate_errors("stack", f"{name}.stack"):
             candidates.add(resolver, name, question)
+    # Chips that cannot run the question cannot do so in another number.
     if OWN_CLUSTER in candidates.resolved:
         _add_chip_counts(candidates, resolver, request)
     if not candidates.resolved and candidates.first_error is not None:

@@ -174,7 +174,7 @@ def _resolved_values(resolver: Resolver, row: RegisteredEntryRow) -> dict[str, A
 
 def _shipped_entries(kind: Kind) -> dict[str, CatalogEntry]:
     """Returns the shipped entries of a kind by id, each with its aliases."""
-    index: Mapping[str, Any] = _SHIPPED_VALUES[kind]()
+    index: Mapping[str, Any] = _SHIPPED_VALUES[kind]()  # under its id and each alias
     names: dict[str, list[str]] = {}
     for name, value in index.items():
         names.setdefault(_entry_id(value), []).append(name)

@@ -73,6 +73,7 @@ class Disclosure:
             **document,
             **self._errors_by_kind(document),
             "window": {**document["window"], "first": None, "last": None},
+            # The sentence may name a chip of others.
             "promotion": {**document["promotion"], "reason": self._promotion_reason(document)},
             "changes": [
                 change

@@ -71,7 +71,8 @@ class LaunchChanges:
 
     def in_settings(self, change: SingleChange) -> SingleChange | None:
         """Returns the change made by as few settings of the launch as possible. Its prediction is
-        for the launch with only these settings changed. None where no settings make the change."""
+        for the launch with only these settings changed, which `settings` gives later. None where no
+        settings make the change."""
         written = self._written(change.problem, change.layout)
         if not written:
             return None
@@ -139,6 +140,7 @@ class LaunchChanges:
         if launched:
             names = {**launched, **written}
             yield [name for name in names if launched.get(name) != written.get(name)]
+        # Settings that the launch has and the changed layout does not need are removed.
         yield [*{**written, **self._launched.typed}]
 
     def _fewest_settings(
@@ -236,7 +238,8 @@ def _fewest(changes: Changes, fixed: Changes, is_enough: Callable[[Changes], boo
 
 def _is_alike(reading: LaunchReading, other: LaunchReading) -> bool:
     """Returns whether two readings seem to start the same job: they agree in every value of layout,
-    workload and devices that both have, and the first does not stop the framework."""
+    workload and devices that both have, and the framework would start the first, which has fewer of
+    the changed settings."""
     parts = (
         (reading.layout, other.layout),
         (reading.workload, other.workload),

@@ -196,6 +196,7 @@ class Joining:
         (`is_open`)."""
         field = f"workload.{name}"
         origins = [field]
+        # A batch that the launch does not write is computed from these.
         if self.errors.is_batch_by_count(field):
             origins += ["num_micro_batches", "layout.micro_batch"]
         return self.reading.is_open and any(
@@ -225,7 +226,7 @@ class Joining:
                 cure=f"a global batch of {max(micro_batch, 1) * count * ranks}",
                 hides_layout=True,  # the micro-batch that it would run is not known
             )
-        return {"micro_batch": max(micro_batch, 1)}
+        return {"micro_batch": max(micro_batch, 1)}  # 1 stands in where the framework stops
 
     def _stack(self) -> str | StackFields:
         """Returns the stack of the request, or else of the launch's format, with the version or age
@@ -267,7 +268,8 @@ class Joining:
         layout_fields = dict(self.reading.layout)
         num_devices = self.resolver.cluster(cluster).cluster.num_devices
         # A launcher computes the data-parallel degree from its number of devices. Where the request
-        # overrules that number, the degree is dropped too, and computed again below.
+        # overrules that number, the degree is dropped too, and computed again below. With ZeRO that
+        # is the degree of shards, and with stage 0 that of replicas.
         if self.cluster.is_overruled(num_devices):
             layout_fields.pop(
                 "dp_shard" if layout_fields.get("zero_stage") else "dp_replicate", None
@@ -286,6 +288,7 @@ class Joining:
     def _remaining_devices(layout_fields: Mapping[str, Any], num_devices: int) -> int:
         """Returns the degree that the other degrees leave of the devices, rounded down. If it does
         not divide evenly, a rule refuses the layout later (models.layouts.rules)."""
+        # Experts are spread over the devices of these axes, so `ep` and `etp` divide none away.
         axes = ("pp", "cp", "tp", "dp_replicate", "dp_shard")
         used = math.prod(layout_fields.get(axis, 1) for axis in axes)
         return max(num_devices // max(used, 1), 1)
@@ -319,7 +322,8 @@ def _joined(join: Callable[[], Part], faults: list[Invalid]) -> Part | None:
 
 
 def _differing_fields(launch_fields: Mapping[str, Any], stack: Stack) -> dict[str, Any]:
-    """Returns the fields of the launch whose values differ from the stack's."""
+    """Returns the fields of the launch whose values differ from the stack's, which has tuples where
+    the launch has lists."""
     return {
         name: value
         for name, value in launch_fields.items()

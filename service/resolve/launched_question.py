@@ -140,6 +140,7 @@ def launched_question(
         typed=reading.settings,
         reservations=reading.reservations,
         overruled=tuple(overruled),
+        # None where the request says the vocabulary too.
         unpadded_vocabulary=reading.unpadded_vocabulary
         if _leaves_vocabulary(parts.model)
         else None,
@@ -211,7 +212,7 @@ def _recognized_format(launch: LaunchForm, field: str) -> Recognized:
         if other is not None:
             raise NotATrainingJob(f"{field}.arguments", *other)
     if launch.format is not None:
-        return Recognized(launch.format, "")
+        return Recognized(launch.format, "")  # "": the request names it
     format_ = recognized(launch.text, launch.beside)
     # No format is recognised: the job starts no training program, or the caller has to name one.
     if format_ is None:

@@ -30,6 +30,7 @@ def learned(problem: Problem, layout: Layout, profile: Profile) -> Learned | Non
         if abs(change) >= _LEAST_SHOWN
     ]
     noticed.sort(key=lambda reports: -abs(reports.step_time_change))
+    # A tenant's own version is compared with the shared one on top of which it was learnt.
     whose = "the shared version" if is_own(profile.id) else "version"
     against = f"{whose} {changes.against_version}"
     return Learned(

@@ -276,6 +276,7 @@ class Resolver:
             )
         shipped = self._shipped("architectures", form, field, catalogue.architecture)
         used = EntryUsed(name=shipped.name, source="shipped")
+        # Of some multimodal models the catalogue has the language model alone.
         return ResolvedPart(shipped, used, shipped.name, shipped.name in TEXT_TOWERS)
 
     def _named_as_object(self, form: NamedModelFields) -> ResolvedPart[Architecture]:
@@ -291,6 +292,7 @@ class Resolver:
             named,
             value=replace(named.value, encoder=encoder),
             pinned_form={"name": named.pinned_form, "encoder": images},
+            # `build` gives None for an encoder without any tokens of images.
             text_tower=named.text_tower and encoder is None,
         )
 
@@ -381,7 +383,7 @@ class Resolver:
         fields = read_stored(ClusterFields, row.entry["cluster"])
         chip, fabric = self.fabric(fields)
         named_fabric = ResolvedPart(
-            value=replace(fabric.value, id=row.name),
+            value=replace(fabric.value, id=row.name),  # answers call it by the entry's name
             used=_entry_used(row),
             pinned_form={"preset": pinned_name(row)},
         )
@@ -514,7 +516,7 @@ def _name_by_shape(built: Architecture) -> str:
     """
     if built.name != UNNAMED:
         return built.name
-    padded = -(-built.vocab_size // _VOCAB_MULTIPLE) * _VOCAB_MULTIPLE
+    padded = -(-built.vocab_size // _VOCAB_MULTIPLE) * _VOCAB_MULTIPLE  # rounded up
     shape = replace(built, name="", vocab_size=padded, layers=built.kinds)
     return _hashed_name(UNNAMED, repr((shape, built.layer_runs)))
 
@@ -539,14 +541,14 @@ def _build_architecture(form: DescribedModel) -> Architecture:
             built = replace(built, name=built.name[:MAX_NAME_LENGTH])
         if built.parameters.total > MAX_PARAMETERS:
             rule = f"has {built.parameters.total:.3g} parameters; at most {MAX_PARAMETERS:.0e}"
-            raise Invalid("", None, rule)
+            raise Invalid("", None, rule)  # "" becomes the field "model"
     return built
 
 
 def _require_positions(architecture: Architecture, seq_len: int) -> None:
     """Raises Invalid for a sequence that is longer than the positions that the model learns."""
     learned = architecture.learned_positions
-    if 0 < learned < seq_len:
+    if 0 < learned < seq_len:  # 0: it learns none, and takes sequences of any length
         rule = f"is more than the {learned} positions that {architecture.name} learns"
         raise Invalid("workload.seq_len", seq_len, rule)
 

@@ -105,6 +105,7 @@ class StoredRuns:
             layout=layout,
             step_time_s=report.step_time_s,
             out_of_memory=out_of_memory,
+            # Memory that ran out is not what the run needed.
             reserved_bytes=None if out_of_memory else _reserved_bytes(document),
             exposed_communication_s=parts.get("exposed_communication_s"),
             expert_imbalance=parts.get("expert_imbalance"),

@@ -92,4 +92,5 @@ def withdraw_benchmark(id_: ResourceId, services: ServicesDep, seen: SeenTags) -
     """Withdraw a benchmark that should not count: it is kept as it was received, and from now on no
     calibration looks at it. Profile versions that learnt from it stay as they are; a calibration
     `from_scratch` makes one that did not."""
+    # Without an If-Match header it is withdrawn whatever its ETag is.
     return tagged_response(*services.benchmarks.withdraw(id_, seen or ["*"]))

@@ -60,6 +60,7 @@ async def create_prediction(
         return await creation.respond_when_admitted(
             lambda _: services.predictions.answer(body), view=view
         )
+    # Fewer layouts are predicted at once, without a turn among the searches.
     if len(body.layouts or ()) > _MAX_UNADMITTED_LAYOUTS:
         return await creation.respond_once(
             question_key("predictions", body),

@@ -59,7 +59,8 @@ RequiredSeenTags = Annotated[list[str], Depends(_required_seen_tags)]
 
 
 async def _profile_id(id_: ResourceId, request: Request) -> str:
-    """Returns the id of a profile. The name `own` stands for the profile of the caller's tenant."""
+    """Returns the id of a profile. The name `own` stands for the profile of the caller's tenant; a
+    caller without a tenant has none, and the name is then looked up as an id."""
     tenant: str | None = request.state.caller.tenant
     return own_profile_id(tenant) if id_ == OWN and tenant is not None else id_
 

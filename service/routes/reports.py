@@ -186,4 +186,5 @@ def withdraw_report(id_: ResourceId, services: ServicesDep, seen: SeenTags) -> R
     """Withdraw a report that should not count: it is kept as it was received, and from now on no
     calibration, drift, summary or prediction looks at it. Profile versions that learnt from it stay
     as they are; a calibration `from_scratch` makes one that did not."""
+    # Without an If-Match header it is withdrawn whatever its ETag is.
     return tagged_response(*services.reports.withdraw(id_, seen or ["*"]))

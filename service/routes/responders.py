@@ -47,18 +47,19 @@ class CreationResponder:
         compute: Callable[[T, Turn], Prepared],
         view: View,
     ) -> Response:
-        """Returns the response with the answer to the question of this key, in the given view. The
-        answer is computed once (`Creation.answer_once`)."""
+        """Returns the response with the answer to the question with this `key`, in the given
+        view. `look_up` finds an earlier answer, or what `compute` needs to make one. Requests that
+        ask the same at one time share one answer (`Creation.answer_once`)."""
         return self._response(await self.creation.answer_once(key, look_up, compute), view)
 
     async def respond_after(
         self, read: Callable[[], Awaitable[T]], prepare: Callable[[T], Prepared]
     ) -> Response:
         """Returns the response with the resource that `prepare` makes of what `read` returns.
-        Reading may take a while, and the Idempotency-Key is claimed only afterwards. A retry gets
-        its earlier answer without reading."""
+        Reading may take a while, and the Idempotency-Key is claimed only afterwards: requests with
+        the same key are not refused meanwhile. A retry gets its earlier answer without reading."""
         if (earlier := await self.creation.earlier_answer()) is not None:
-            return self._response(earlier, WHOLE)
+            return self._response(earlier, WHOLE)  # the view: in full
         contents = await read()
         return await run_in_threadpool(self.respond, lambda: prepare(contents))
 
@@ -68,8 +69,8 @@ class CreationResponder:
         admission: AdmissionControl | None = None,
         view: View = WHOLE,
     ) -> Response:
-        """Returns the response with a resource that takes long to compute, made in a turn
-        (`Creation.create_in_turn`)."""
+        """Returns the response with a resource that takes long to compute, made in a turn of
+        `admission`; without it, of that of searches (`Creation.create_in_turn`)."""
         return self._response(await self.creation.create_in_turn(prepare, admission), view)
 
     def _response(self, created: CreatedResource, view: View) -> Response:

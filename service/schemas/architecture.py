@@ -116,6 +116,7 @@ class HuggingFaceConfig(RootModel[dict[str, Any]]):
             raise Invalid("layers", layers, rule)
         config = {key: value for key, value in self.root.items() if key != "encoder"}
         built, images = huggingface.read(config), self.encoder
+        # With 0 tokens of images the encoder has nothing to do, and is left out.
         if images is None or not images.tokens_per_sequence:
             return built
         tower = huggingface.read_tower(config, built)

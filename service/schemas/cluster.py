@@ -229,7 +229,7 @@ class ClusterFields(ClusterSize):
         innermost = self.levels[0]
         return ScaleUpFields(
             gb_s_per_chip=innermost.gb_s_per_chip,
-            domain=innermost.size or MAX_CHIPS,
+            domain=innermost.size or MAX_CHIPS,  # a level without a size joins every chip
             peer_gb_s=innermost.peer_gb_s,
         )
 

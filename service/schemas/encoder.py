@@ -66,6 +66,7 @@ class EncoderFields(ImageFields):
             raise Invalid("layers", None, rule)
         converted = {
             "layers": tuple(layers),
+            # Unless given, all tokens of a sequence are one image.
             "tokens_per_image": self.tokens_per_image or self.tokens_per_sequence,
             "projector": Projector(
                 matrices=tuple((n_in, n_out) for n_in, n_out in self.projector),
@@ -81,6 +82,7 @@ class EncoderFields(ImageFields):
         # An encoder has a single residual stream.
         layer = group.build(self.hidden_size, 1)
         if layer.attention is None or layer.dense is None or layer.recurrence or layer.moe:
+            # "" is the layer itself: the caller puts its place in front.
             raise Invalid("", None, "must have attention and an mlp, and nothing else")
         return replace(layer, attention=replace(layer.attention, causal=False))
 

@@ -99,6 +99,7 @@ class PublishedRun(Wire):
     def question(self, software_year: float) -> Question:
         """Returns the question that the run answers. `software_year` is the date of the newest
         software, from which the age of the run's own follows."""
+        # Software without a date counts as the newest.
         age = age_years(self.date, software_year) if self.date else 0.0
         stack = self.stack.model_copy(update={"age_years": age})
         stack.model_fields_set.add("age_years")  # only fields that are set count as given
@@ -144,12 +145,14 @@ class EvidenceQuery(ListQuery):
             for name in ("recommendation_id", "prediction_id")
             if getattr(self, name) is not None
         ]
-        described_fields = self.model_fields_set - _SELECTING - {"rank"}  # a rank goes with a link
+        # Filters, such as `exact`, describe no run. A rank goes with a link.
+        described_fields = self.model_fields_set - _SELECTING - {"rank"}
         described = [name for name in described_fields if name not in linked]
         if len(linked) > 1:
             rule = "give it or recommendation_id, not both"
             raise Invalid("prediction_id", self.prediction_id, rule)
         if linked and described:
+            # The first by name: the fields come from a set, which has no order.
             raise Invalid(min(described), None, f"is already fixed by {linked[0]}")
         if not linked and self.rank is not None:
             raise Invalid("rank", self.rank, "needs prediction_id or recommendation_id")

@@ -115,6 +115,7 @@ class LaunchForm(Wire):
         variables = [name for name in self.environment if not _VARIABLE.fullmatch(name)]
         if variables:
             raise ValueError(f"environment has {variables[0]!r}, which is no name of a variable")
+        # Written from settings, or with variables filled in, the text may be longer than was sent.
         if len(self._launch_text) > 2 * MAX_CHARACTERS:
             raise ValueError(f"must have at most {2 * MAX_CHARACTERS} characters in all")
         if sum(map(len, self.files.values())) > MAX_CHARACTERS:

@@ -89,6 +89,7 @@ class LayerFields(Wire):
                 network = self.moe.build()
         layer = Layer(attention=attention, recurrence=recurrence, feed_forward=network)
         if not layer.blocks:
+            # "" is the layer itself: the caller puts its place in front.
             raise Invalid("", None, "is empty: give attention, recurrence, mlp or moe")
         return layer
 

@@ -177,7 +177,7 @@ class LayoutFields(Wire):
         if layout.pp == 1:
             meaningless += ["schedule", "virtual_stages"]
         unset = [knob for knob in meaningless if getattr(layout, knob) == getattr(_PLAIN, knob)]
-        return cls.of(layout).model_copy(update=dict.fromkeys(unset))
+        return cls.of(layout).model_copy(update=dict.fromkeys(unset))  # each becomes None
 
 
 class ConstraintFields(Wire):

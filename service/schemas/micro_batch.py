@@ -53,6 +53,7 @@ def _seq_len(workload: WorkloadFields | Mapping[str, Any] | None) -> int | None:
     if isinstance(workload, WorkloadFields):
         return workload.seq_len
     value = workload.get("seq_len") if workload else None
+    # What a launch leaves open is validated later, and any other value is refused then.
     return value if type(value) is int and value > 0 else None
 
 

@@ -137,7 +137,7 @@ class AttentionFields(Wire):
         if self.o_groups > 1 and self.o_lora_rank is None:
             raise Invalid("o_groups", self.o_groups, "needs o_lora_rank: give it too")
         for name in ("num_key_value_heads", "o_groups"):
-            parts = getattr(self, name) or 1
+            parts = getattr(self, name) or 1  # one that is not given divides the heads
             if self.num_attention_heads % parts:
                 rule = f"must divide num_attention_heads = {self.num_attention_heads}"
                 raise Invalid(name, parts, rule)
@@ -149,7 +149,7 @@ class AttentionFields(Wire):
         if mla := self.mla:
             return {
                 "num_attention_heads": heads,
-                "num_key_value_heads": heads,
+                "num_key_value_heads": heads,  # each head expands its own from the latent
                 "head_dim": mla.qk_nope_head_dim + mla.qk_rope_head_dim,
                 "v_head_dim": mla.v_head_dim,
                 "qk_rope_head_dim": mla.qk_rope_head_dim,

@@ -165,6 +165,7 @@ class ChoiceAnswer(Document):
             figures["layout"] = LayoutFields.shown(choice.layout, on_torus=on_torus)
             figures["layout_summary"] = choice.layout.summary()
             figures |= speed_intervals(choice)
+        # Without a layout `choice.mfu` is an empty dictionary, which answers show as null.
         return cls.from_attributes(choice, mfu=choice.mfu or None, **figures, **place)
 
 

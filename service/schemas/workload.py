@@ -185,6 +185,7 @@ class WorkloadFields(Wire):
     def _require_tokens_of_batch(cls, tokens: int | None, info: ValidationInfo) -> int | None:
         """Raises ValueError where the tokens are no whole sequences, or contradict
         `global_batch`."""
+        # A field that is missing here is invalid, and has an error of its own.
         if tokens is None or not {"seq_len", "global_batch"} <= info.data.keys():
             return tokens
         seq_len, batch = info.data["seq_len"], info.data["global_batch"]
