@@ -126,7 +126,9 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         lifespan=_lifespan,
-        # Spans go where the variables of OpenTelemetry say. Metrics and logs have their own ways.
+        # FastAPI's own OpenTelemetry sends spans where the environment's OTEL_* variables say. It
+        # sends no metrics, which routes.metrics shows to Prometheus, and no logs, which
+        # service.web.logs writes to standard error.
         telemetry={"auto_configure": True, "metrics": False, "logs": False},
         middleware=[
             Middleware(Telemetry),

@@ -110,8 +110,9 @@ def _check_grid(
 
 
 def _repeated_points(problem: Problem, block: LinkBlock, previous: Sequence[Point]) -> list[Point]:
-    """Return the points of the previous block under the places of this one, if all places are the
-    same problems: a domain larger than the job changes nothing. Return nothing otherwise, or if the
+    """Return the points of this block without a search, as copies of the previous block's. That is
+    possible if each place of this block poses the same problem as the previous block's place with
+    the same links, such as with a domain larger than the job. Return nothing otherwise, or if the
     previous points lack an answer."""
     places = block.places
     if len(previous) != len(places) or not all(point.is_answered for point in previous):

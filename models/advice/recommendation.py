@@ -277,8 +277,9 @@ def _shortlist(
 
 def _front_rows(answer: SearchAnswer, tolerance: float) -> list[int]:
     """Return the rows of layouts within the tolerance of the fastest that no other beats in time,
-    complexity and free memory at once. The first _MAX_NEAR_FASTEST of them are compared, and those
-    of the answer's own front, which leaves memory out."""
+    complexity and free memory at once, the fastest first. Only the _MAX_NEAR_FASTEST fastest are
+    compared, and the answer's own front (SearchAnswer.front), which leaves memory out. That too is
+    within the tolerance, but may have rows behind the first _MAX_NEAR_FASTEST."""
     near = np.flatnonzero(answer.times <= answer.times[0] * (1 + tolerance))
     near = np.union1d(near[:_MAX_NEAR_FASTEST], answer.front)
     needed_bytes = answer.tables.predict(answer.layouts.take(near)).needed_bytes

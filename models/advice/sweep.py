@@ -101,7 +101,8 @@ class Point:
             with_pp=with_pp,
             gap=_gap(without_s, with_s),
             exact=answer.certificate.exact,
-            # None where there are no switched domains, or one that joins every chip.
+            # `domain` is None where there are no switched domains, or one that joins every chip;
+            # scale_up_domain_chips is always a number.
             chips_per_domain=cluster.fabric.domain and cluster.scale_up_domain_chips,
         )
 

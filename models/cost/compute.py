@@ -423,8 +423,9 @@ def least_expert_products(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
 ) -> Passes:
     """Return a lower bound of the time of routed experts that holds for all degrees of ep and etp:
-    their FLOPs at the rate of the largest products. The search prunes by it before it decides these
-    degrees."""
+    their FLOPs at the rate of the largest products. The weights of a whole expert count, because a
+    rank of an etp group has a slice of each, and multiplies it by the tokens of the whole group
+    (routed_tokens); ep moves tokens between devices, and leaves their mean number."""
     weights = layer.expert_matrices * layer.expert_width * layer.expert_input
     flops = 2.0 * shard.local_tokens * layer.experts_per_token * weights
     seconds = flops / (f.gemm_flops * gemm_efficiency(f, c))

@@ -231,5 +231,5 @@ def _recurrence(recurrence: Recurrence | None, hidden: int) -> dict[str, Any]:
         "recurrence_traffic": recurrence.kernel_traffic,
         "recurrence_light": recurrence.elementwise_traffic,
         "recurrence_kept": entered + recurrence.kept_elements,
-        "recurrence_exchanged": entered + recurrence.values,
+        "recurrence_exchanged": entered + recurrence.value_elements,
     }

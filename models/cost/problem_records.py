@@ -276,9 +276,14 @@ def _encoder_layers(problem: Problem, encoder: Encoder) -> list[LayerFacts]:
     hidden, image = encoder.hidden_size, encoder.patches_per_image
     facts = []
     for kind in encoder.kinds:
-        skips_last = problem.stack.skips_last_product(kind)
-        # None: no adapters (LoRA) are put on the encoder.
-        of_kind = layer_facts(kind, encoder.layers.count(kind), hidden, image, None, skips_last)
+        of_kind = layer_facts(
+            kind,
+            encoder.layers.count(kind),
+            hidden,
+            image,
+            lora=None,  # adapters are on the language model only
+            skips_last=problem.stack.skips_last_product(kind),
+        )
         facts.append(of_kind._replace(trains_weights=encoder.trained))
     return facts
 

@@ -304,8 +304,8 @@ def set_data_traffic(
 
 @compiled
 def norm_seconds(coefficients: CoefficientRecord, devices: int) -> float:
-    """Return the seconds of the gradient's norm: two reductions over all devices, if there are
-    several."""
+    """Return the seconds in which devices reduce the gradient's norm: the latency of two reductions
+    of one number over all of them, or 0 for a single device."""
     if devices == 1:
         return 0.0
     # A reduction of one number takes its latency alone: a start, and the hops down a tree.

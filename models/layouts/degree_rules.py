@@ -113,7 +113,8 @@ def _sp_message(problem: Problem, layout: Layout) -> str:
 def _moe_needs_sequence_parallel(problem: Problem, layouts: Layouts) -> Array:
     """Experts with `tp` above 1 have `sequence_parallel`.
 
-    Megatron moe_layer.py: MoE with tensor parallelism trains only with sequence parallelism.
+    Megatron moe_layer.py: MoE with tensor parallelism trains only with sequence parallelism. Other
+    stacks are held to it too: without it, every rank of tp would route the same tokens.
     """
     if not problem.architecture.is_moe:
         return holds_for_all(layouts)

@@ -20,7 +20,7 @@ def divisors(n: int) -> list[int]:
     return small + [n // d for d in reversed(small) if d * d != n]
 
 
-def ordered_factorisations(n: int, parts: int) -> int:
+def num_ordered_factorisations(n: int, parts: int) -> int:
     """Return the number of ways to write n as an ordered product of `parts` factors.
 
     The factors share out each prime power p^k of n independently, in C(k + parts - 1, parts - 1)

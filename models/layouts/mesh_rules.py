@@ -129,7 +129,7 @@ def _mixer_sides(mixer: Attention | Recurrence, tp: Array) -> list[Array | float
     n degrees of tp, or one number for all."""
     if isinstance(mixer, Recurrence):
         # The output projection, and the input projections of queries, keys and values in one.
-        return [mixer.values / tp, (mixer.values + 2 * mixer.keys) / tp]
+        return [mixer.value_elements / tp, mixer.input_elements / tp]
     queries = mixer.num_attention_heads * mixer.head_dim / tp
     values = mixer.num_attention_heads * mixer.v_head_dim / tp
     if mixer.kv_lora_rank is None:

@@ -272,9 +272,10 @@ def _vary_placement(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _vary_torus_axes(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Yield the layout with devices numbered along the dims of a torus in other orders. The size of
-    the blocks, torus_block, is a knob of its own and stays."""
-    # A filling is an order of the dims together with a size of blocks.
+    """Yield the layout with devices numbered along the dims of a torus in every order, its own
+    among them. The size of the blocks, torus_block, is a knob of its own and stays."""
+    # A filling is an order of the dims together with a size of blocks. Distinct fillings join
+    # devices differently: an order is missing here if another, or smaller blocks, does the same.
     for order, block in problem.cluster.device_orders.distinct_fillings.tolist():
         if block == layout.torus_block:
             yield replace(layout, torus_axes=TORUS_AXES[order])

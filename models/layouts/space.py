@@ -29,7 +29,7 @@ import numpy as np
 
 from models.columns import Array, distinct, expand_ranges, growing_slices
 from models.errors import Invalid, TooLarge
-from models.layouts.factors import divisors, factorisations, ordered_factorisations
+from models.layouts.factors import divisors, factorisations, num_ordered_factorisations
 from models.layouts.placement import LayoutGroups, groups_of_meshes
 from models.layouts.placement_rules import equal_data_parallel, fits_torus
 from models.layouts.rules import RULES_BY_NAME
@@ -196,7 +196,7 @@ class Space:
         product is the size of the space."""
         n = self.problem.cluster.num_devices
         return {
-            "mesh": ordered_factorisations(n, len(AXES)),
+            "mesh": num_ordered_factorisations(n, len(AXES)),
             "ep": len(self._expert_degrees),
             "etp": len(self._expert_tensor_degrees),
             "sequence_parallel": 2,
@@ -546,6 +546,7 @@ class Space:
     def divide_data_parallelism(self, cores: Layouts) -> tuple[Layouts, Array]:
         """Return the meshes that cores make, one for every legal division of dp into dp_replicate
         and dp_shard, and for each mesh the position of its core."""
+        # `all_divisors` has the divisors of one degree after the other, as many as `counts` says.
         degrees, counts, all_divisors = self._divisors
         start = np.cumsum(counts) - counts  # where the divisors of each degree begin
         degree = np.searchsorted(degrees, cores.dp)
@@ -554,7 +555,8 @@ class Space:
         rows, shards = cores.take(parent), all_divisors[position]
         rows = rows.with_columns(dp_shard=shards, dp_replicate=rows.dp // shards)
         legal = self._obeys("experts_fold_over_dense_axes", rows)
-        # A mesh needs some sharding with some memory policy that is legal on it.
+        # A mesh needs some sharding with some memory policy that is legal on it. What is legal
+        # depends on which degrees are above 1, the mesh's class.
         legal &= np.asarray(self.legal_variants.any(axis=1))[mesh_class(rows)]
         for knob in ("dp_replicate", "dp_shard"):
             legal &= self._is_allowed(rows, knob)

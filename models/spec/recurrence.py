@@ -37,23 +37,23 @@ class Recurrence:
         raise NotImplementedError
 
     @property
-    def values(self) -> int:
+    def value_elements(self) -> int:
         return self.num_heads * self.value_head_dim
 
     @property
-    def keys(self) -> int:
+    def key_elements(self) -> int:
         return self.num_key_heads * self.key_head_dim
 
     @property
     def state_elements(self) -> int:
         """Elements of the state of all heads."""
-        return self.values * self.key_head_dim
+        return self.value_elements * self.key_head_dim
 
     @property
     def input_elements(self) -> int:
         """Elements of a token that the recurrence reads: queries, keys and values, or what stands
         for them (C, B and x in Mamba-2, two gates and a value in a short convolution)."""
-        return 2 * self.keys + self.values  # queries have as many elements as keys
+        return 2 * self.key_elements + self.value_elements  # queries have as many as keys
 
     @property
     def conv_channels(self) -> int:
@@ -62,7 +62,7 @@ class Recurrence:
 
     def projections(self, hidden_size: int) -> list[Projection]:
         """Return every weight matrix: those that read the stream, and that of the output."""
-        output = Projection("out", self.values, hidden_size, "rows")
+        output = Projection("out", self.value_elements, hidden_size, "rows")
         return [*self._input_projections(hidden_size), output]
 
     def _input_projections(self, hidden_size: int) -> list[Projection]:
@@ -97,7 +97,7 @@ class Recurrence:
         """Elements of a token that forward reads and writes beside the recurrence: the convolution
         reads and writes its channels, and the norm and gate read the output and the gate and write
         one result."""
-        return 2 * self.conv_channels + 3 * self.values
+        return 2 * self.conv_channels + 3 * self.value_elements
 
     @property
     def kernel_traffic(self) -> float:
@@ -107,13 +107,13 @@ class Recurrence:
         are written twice and read twice, and tokens are read twice (the kernels of mamba_ssm's
         ssd_combined.py). The output is written once."""
         states = 4 * 2 * self.state_elements / self.chunk
-        return states + 2 * self.input_elements + self.values
+        return states + 2 * self.input_elements + self.value_elements
 
     @property
     def kept_elements(self) -> float:
         """Elements of a token that are kept for backward beside the outputs of projections: the
         output of the recurrence before its norm and gate, and after them."""
-        return 2 * self.values
+        return 2 * self.value_elements
 
     def replicated_parameters(self, hidden_size: int) -> int:
         """Return the parameters that every tensor-parallel rank has whole."""
@@ -133,7 +133,7 @@ class Mamba2(Recurrence):
 
     def _input_projections(self, hidden_size: int) -> list[Projection]:
         # The gate and values, B and C, and a time step for each head.
-        columns = 2 * self.values + 2 * self.keys + self.num_heads
+        columns = 2 * self.value_elements + 2 * self.key_elements + self.num_heads
         return [Projection("in", hidden_size, columns, "columns", fused=True)]
 
     @property
@@ -141,7 +141,7 @@ class Mamba2(Recurrence):
         """Parameters outside matrices and the convolution: A, D and the bias of the time step for
         each head, the biases of the convolution and the norm."""
         biases = self.conv_channels if self.conv_bias else 0
-        return biases + 3 * self.num_heads + (self.values if self.norm else 0)
+        return biases + 3 * self.num_heads + (self.value_elements if self.norm else 0)
 
     def parameters(self, hidden_size: int) -> int:
         biases = sum(matrix.n_out for matrix in self.projections(hidden_size)) if self.bias else 0
@@ -178,12 +178,12 @@ class DeltaNet(Recurrence):
         """Return the projections to queries, keys, values, the step size beta, the decay and the
         gate."""
         return [
-            Projection("q", hidden_size, self.keys, "columns", fused=True),
-            Projection("k", hidden_size, self.keys, "columns", fused=True),
-            Projection("v", hidden_size, self.values, "columns", fused=True),
+            Projection("q", hidden_size, self.key_elements, "columns", fused=True),
+            Projection("k", hidden_size, self.key_elements, "columns", fused=True),
+            Projection("v", hidden_size, self.value_elements, "columns", fused=True),
             Projection("beta", hidden_size, self.num_heads, "columns", fused=True),
             *_projections_through(self.decay_rank, "decay", hidden_size, self._decays),
-            *_projections_through(self.gate_rank, "gate", hidden_size, self.values),
+            *_projections_through(self.gate_rank, "gate", hidden_size, self.value_elements),
         ]
 
     @property
@@ -208,8 +208,8 @@ class DeltaNet(Recurrence):
         # Written twice and read twice, as in Recurrence, where states are fp32 and count double.
         states = 4 * self.state_elements / self.chunk
         # Written once, and read once by the kernel that follows.
-        transformed = 2 * (self.num_heads * self.key_head_dim + self.values)
-        return states + transformed + 2 * self.input_elements + self.values
+        transformed = 2 * (self.num_heads * self.key_head_dim + self.value_elements)
+        return states + transformed + 2 * self.input_elements + self.value_elements
 
     @property
     def kept_elements(self) -> float:
@@ -236,13 +236,13 @@ class LightningAttention(Recurrence):
     def _input_projections(self, hidden_size: int) -> list[Projection]:
         return [
             Projection("qkv", hidden_size, self.input_elements, "columns", fused=True),
-            Projection("gate", hidden_size, self.values, "columns", fused=True),
+            Projection("gate", hidden_size, self.value_elements, "columns", fused=True),
         ]
 
     @property
     def _vector_parameters(self) -> int:
         """Parameters outside matrices: the norm of the outputs of heads."""
-        return self.values
+        return self.value_elements
 
     @property
     def _state_flops(self) -> float:
@@ -280,7 +280,7 @@ class ShortConvolution(Recurrence):
     def conv_channels(self) -> int:
         """Channels of the convolution. They are those of the values alone, because the first gate
         has joined its two inputs before."""
-        return self.values
+        return self.value_elements
 
     def _input_projections(self, hidden_size: int) -> list[Projection]:
         """Return the single projection to both gates and the values."""
@@ -298,13 +298,13 @@ class ShortConvolution(Recurrence):
     @property
     def _state_flops(self) -> float:
         """Forward FLOPs for each token beside the convolution: those of its two gates."""
-        return 2 * self.values
+        return 2 * self.value_elements
 
     @property
     def elementwise_traffic(self) -> float:
         """Elements of a token that forward reads and writes: each gate reads two streams and writes
         one, and the convolution reads and writes one."""
-        return 8 * self.values
+        return 8 * self.value_elements
 
     @property
     def kernel_traffic(self) -> float:
@@ -315,7 +315,7 @@ class ShortConvolution(Recurrence):
     def kept_elements(self) -> float:
         """Elements of a token that are kept for backward: the input and the output of the
         convolution, and the output of the gate behind it."""
-        return 3 * self.values
+        return 3 * self.value_elements
 
 
 def _projections_through(rank: int | None, name: str, n_in: int, n_out: int) -> list[Projection]:

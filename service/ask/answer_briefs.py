@@ -59,7 +59,8 @@ def recommendation_brief(document: dict[str, Any]) -> dict[str, Any]:
 
 def prediction_brief(document: dict[str, Any]) -> dict[str, Any]:
     """Returns the brief of a prediction: the fastest of its layouts that fit, or of all where
-    none fits. Its `rank` is the position of that layout in the answer, from 1. `document` is the
+    none fits. Its `rank` is the position of that layout in the answer, from 1. Its `notes` are
+    those on launching the answer's first layout, and left out for any other. `document` is the
     stored answer."""
     layouts = document["layouts"]
     indices = range(len(layouts))

@@ -43,11 +43,11 @@ class Timelines(UseCase):
         no such answer."""
         text = self.kept(kind, id_, query)
         if text is None:
-            text = AnswerText.of(encoded(self._draw(kind, id_, query)))
+            text = AnswerText.of(encoded(self._draw(id_, query)))
             self._store.memory.keep(_key(kind, id_, query), text, text.size)
         return text
 
-    def _draw(self, kind: AnswerKind, id_: str, query: TimelineQuery) -> dict[str, Any]:
+    def _draw(self, id_: str, query: TimelineQuery) -> dict[str, Any]:
         """Draws the timeline with the profile that the answer was made with, as a Chrome trace or
         in the service's own form."""
         with self._store.reading() as rows:

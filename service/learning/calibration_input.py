@@ -85,7 +85,9 @@ class CalibrationInput:
 
     @property
     def seen_ids(self) -> list[str]:
-        """Returns the sorted ids of all reports and benchmarks that were read, usable or not."""
+        """Returns the sorted ids of the runs, of the reports that cannot be used, and of the
+        benchmarks. The record of a tenant's own version lists them, so that the same input is not
+        learnt again (has_learnt_the_same)."""
         runs = [run.report_id for run in self.runs]
         return sorted([*runs, *(report.report for report in self.unusable), *self.benchmark_ids])
 

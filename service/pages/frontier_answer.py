@@ -6,7 +6,7 @@ without a pipeline. The *gap* of a point is the relative time that going without
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -65,17 +65,15 @@ def _points_beyond(
     """Returns the points of the grid between this corner and the one where a pipeline is needed
     least: larger domains and bandwidths, fewer chips and layers."""
     beyond = [
-        [value for value in values if _is_beyond(name)(value, limit)]
+        [value for value in values if _is_beyond(name, value, limit)]
         for (name, values), limit in zip(grid.items(), corner, strict=True)
     ]
     return set(product(*beyond))
 
 
-def _is_beyond(name: str) -> Callable[[float, float], bool]:
-    """Returns a test of whether a value on this axis needs a pipeline no more than a limit does."""
-    if name in _LARGER_IS_SIMPLER:
-        return lambda value, limit: value >= limit
-    return lambda value, limit: value <= limit
+def _is_beyond(name: str, value: float, limit: float) -> bool:
+    """Returns whether a value on the axis `name` needs a pipeline no more than the limit does."""
+    return value >= limit if name in _LARGER_IS_SIMPLER else value <= limit
 
 
 def _limit_phrase(answer: Mapping[str, Any], limits: Mapping[str, float], name: str) -> str:

@@ -427,7 +427,8 @@ def _price_assumptions(resolved: ResolvedQuestion) -> Iterator[str]:
     sources = {"registered": "its catalogue entry"}
     if used.source == "shipped":
         sources["shipped"] = f"the catalogue ({list_prices(chip.id)[0].words})"
-    source = sources.get(used.source, "the request")  # whose data sheet has the price
+    # Any other chip is described in the request, by a data sheet that has its price.
+    source = sources.get(used.source, "the request")
     yield f"a chip of {used.name} costs {chip.usd_per_chip_hour:g} USD an hour, as {source} has it"
 
 

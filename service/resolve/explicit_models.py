@@ -198,7 +198,7 @@ def _recurrence(recurrence: Recurrence) -> Members:
         )
     if isinstance(recurrence, ShortConvolution):
         return _non_default_fields(
-            ShortConvolutionFields, recurrence, kind=kind, num_channels=recurrence.values
+            ShortConvolutionFields, recurrence, kind=kind, num_channels=recurrence.value_elements
         )
     form = DeltaNetFields if isinstance(recurrence, DeltaNet) else LightningFields
     return _non_default_fields(form, recurrence, kind=kind)

@@ -211,13 +211,14 @@ def _parse_number(literal: str) -> float | _Rejected:
 
 def _object_without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any] | _Rejected:
     """Returns the object with these members, or a rejection where there are too many. A name that
-    comes twice gets a rejection as its value."""
+    comes twice gets a rejection as its value, and a quantization_config loses its lists of
+    modules."""
     if len(pairs) > MAX_OWN_MEMBERS:
         rule = f"has more than {MAX_OWN_MEMBERS}"
         return _TooManyMembers(f"an object with {len(pairs)} members", rule)
     value = dict(pairs)
-    # A quantization_config may list every module of the model, which would break the limits
-    # though no reader needs the lists.
+    # The lists of modules in a quantization_config are long, and would break the limits, though
+    # nothing that reads a model's config needs them.
     if isinstance(quantization := value.get(_QUANTIZATION), dict):
         value[_QUANTIZATION] = _without_modules(quantization)
     if len(value) < len(pairs):

@@ -34,7 +34,7 @@ def _sources() -> Iterator[str]:
         yield from (table[name] for name in ("parser", "of_parser_source") if name in table)
     yield facts("megatron_refusals")["source"]
     yield from (sharding.SOURCE, document.SOURCE, maxtext.TYPES, maxtext.MUON)
-    yield from (torchtitan.MESH, torchtitan_stops.SOURCE, torchtitan_stops.COMPILE)
+    yield from (torchtitan.MESH_SOURCE, torchtitan_stops.SOURCE, torchtitan_stops.COMPILE)
 
 
 def _installed() -> dict[str, str]:

@@ -19,7 +19,7 @@ from models.columns import Array
 from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.predictions import Predictions, predict
 from models.layouts.complexity import complexity
-from models.layouts.factors import ordered_factorisations
+from models.layouts.factors import num_ordered_factorisations
 from models.layouts.rule import Rule
 from models.layouts.rules import RULES
 from models.spec.constraints import EVEN_CHANCE, Constraints
@@ -172,7 +172,7 @@ _OF_MESH = (*_DEGREES, "micro_batch", "sequence_parallel")
 
 def written_down(problem: Problem, constraints: Constraints) -> tuple[int, int]:
     """How many meshes and how many policies are looked at, before any rule."""
-    meshes = ordered_factorisations(problem.cluster.num_devices, len(AXES))
+    meshes = num_ordered_factorisations(problem.cluster.num_devices, len(AXES))
     meshes *= math.prod(map(len, _mesh_knobs(problem, constraints).values()))
     return meshes, math.prod(map(len, _policy_knobs(problem, constraints).values()))
 

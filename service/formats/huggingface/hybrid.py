@@ -235,8 +235,13 @@ def _glm_index_kinds(cfg: Config) -> Callable[[int], str]:
         return lambda index: INDEXED if stated[index] == "full" else _SHARED_INDEX
     period = cfg.size("index_topk_freq", 1)
     offset = cfg.count("index_skip_topk_offset", 2)
-    # Layers up to number `offset` have indexers; of those behind, each `period`-th has one.
-    return lambda index: _SHARED_INDEX if max(index - offset + 1, 0) % period else INDEXED
+
+    def kind_of(index: int) -> str:
+        # Layers up to number `offset` have indexers; of those behind, each `period`-th has one.
+        behind = max(index + 1 - offset, 0)
+        return _SHARED_INDEX if behind % period else INDEXED
+
+    return kind_of
 
 
 def _full_or_shared_indexers(cfg: Config) -> list[str]:

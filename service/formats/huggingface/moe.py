@@ -78,9 +78,10 @@ def ernie_sparse(cfg: Config) -> Callable[[int], bool]:
 
 
 def minimax_m2(cfg: Config) -> Config:
-    """Returns the config. Raises Unsupported for linear attention, other norms and shared
-    experts. The published file switches multi-token prediction on, but neither transformers nor
-    the published weights have its modules, so they are left out."""
+    """Returns the config, with queries and keys normalised (`use_qk_norm`) where it does not say.
+    Raises Unsupported for linear attention, other norms and shared experts. The family is read
+    without modules of multi-token prediction: the published file switches them on, but neither
+    transformers nor the published weights have any."""
     if not all(cfg.switches("attn_type_list", num_layers(cfg))):
         raise Unsupported(cfg.where("attn_type_list"), 0, "linear (lightning) attention layers")
     if cfg.word("qk_norm_type", "per_layer") != "per_layer":

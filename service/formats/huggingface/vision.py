@@ -242,10 +242,10 @@ def _llama4(whole: Config, vision: Config, text_hidden: int) -> Tower:
     )
 
 
-def _kimi(whole: Config, vision: Config, text_hidden: int) -> Tower:
-    """Returns the encoder MoonViT, whose keys differ between the files beside the weights and
-    transformers."""
-    vision = vision.respell(_KIMI_KEYS)
+def _moonvit(whole: Config, vision: Config, text_hidden: int) -> Tower:
+    """Returns the encoder MoonViT. Its keys have two spellings: those of transformers, such as
+    hidden_size, and those of the config.json beside Kimi's weights, such as vt_hidden_size."""
+    vision = vision.respell(_MOONVIT_KEYS)
     hidden = vision.size("hidden_size")
     height, width = _pair_of_sizes(vision, "merge_kernel_size")
     merged = height * width
@@ -262,7 +262,7 @@ def _kimi(whole: Config, vision: Config, text_hidden: int) -> Tower:
     )
 
 
-_KIMI_KEYS = {
+_MOONVIT_KEYS = {
     "hidden_size": "vt_hidden_size",
     "intermediate_size": "vt_intermediate_size",
     "num_attention_heads": "vt_num_attention_heads",
@@ -399,7 +399,7 @@ _READERS: Mapping[str, Read] = {
     "gemma3": _gemma3,
     "gemma4": _gemma4,
     "llama4": _llama4,
-    "kimi_k25": _kimi,
+    "kimi_k25": _moonvit,
     "internvl": _internvl,
     "mistral3": _mistral3,
     "llava": _llava,

@@ -261,12 +261,13 @@ def _keys_of_document(format_: str) -> Iterable[str]:
     """Yields the keys, at every level, of the documents of accelerate or DeepSpeed: "bf16" and
     "enabled" for bf16.enabled. The keys of tools around accelerate, such as axolotl, are among
     its own."""
+    # accelerate has no stack of its own: its documents launch the stack fsdp.
     stack = catalogue.stack("fsdp" if format_ == "accelerate" else format_)
     tables = (format_, *TRAINER_TABLES) if format_ == "accelerate" else (format_,)
-    names = [*KNOB_SETTINGS[format_].values(), *_MAIN_KEYS[format_]]
+    settings = [*KNOB_SETTINGS[format_].values(), *_MAIN_KEYS[format_]]
     for table in map(field_table, tables):
-        names += [*table.fields, *table.patterns]
+        settings += [*table.fields, *table.patterns]
     for switch in switches_of(stack):
-        names += switch.arguments
-    for name in names:
-        yield from name.split(".")
+        settings += switch.arguments
+    for setting in settings:  # such as bf16.enabled
+        yield from setting.split(".")

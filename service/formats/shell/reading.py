@@ -25,7 +25,7 @@ _ARGUMENT_LIST = re.compile(
 """The start of a text that has arguments alone and no command. A quoted text is one value, so that
 a variable that holds a program and its flags is not taken for arguments."""
 _PIECE = re.compile(
-    r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.|\$\([^)\n]*\)|\$\{[^}\n]*\}|(?<=\s)#[^\n]*"
+    r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.|\$\([^)\n]*\)|\$\{[^}\n]*\}|(?<!\S)#[^\n]*"
     r"|(?P<mark>[()|&;<>])|(?P<end>\n)",
     re.DOTALL,
 )
@@ -69,8 +69,9 @@ def read_script(
 
 def _as_command(text: str) -> str:
     """Returns an argument list, such as "--tp 2 --pp 4", as a shell command, whose program is the
-    placeholder ARGUMENTS. The list was not written for a shell, so brackets and bars are escaped,
-    and comments and ends of lines become spaces."""
+    placeholder ARGUMENTS. A list behind assignments, "TP=2 --tp 2", gets no placeholder: its first
+    flag stands in the place of the program. The list was not written for a shell, so brackets and
+    bars are escaped, and comments and ends of lines become spaces."""
 
     def escaped(match: re.Match[str]) -> str:
         if match["mark"]:  # one of ()|&;<>
@@ -79,5 +80,5 @@ def _as_command(text: str) -> str:
             return " "
         return " " if match[0] == "\\\n" else match[0]  # a line that goes on; quotes stay
 
-    written = _PIECE.sub(escaped, text.strip())
+    written = _PIECE.sub(escaped, text).strip()
     return f"{ARGUMENTS} {written}" if written.startswith("-") else written

@@ -15,7 +15,7 @@ from models.advice.recommendation import recommend
 from models.columns import distinct
 from models.cost.predictions import predict
 from models.errors import Infeasible, Invalid, OutOfTime
-from models.layouts.factors import factorisations, ordered_factorisations
+from models.layouts.factors import factorisations, num_ordered_factorisations
 from models.layouts.space import (
     Space,
     default_layouts,
@@ -411,7 +411,7 @@ def test_the_factorisations_are_those_one_can_write_down() -> None:
             for a in range(1, n + 1) if n % a == 0
             for b in range(1, n // a + 1) if (n // a) % b == 0
         ]  # fmt: skip
-        assert ordered_factorisations(n, 3) == len(written)
+        assert num_ordered_factorisations(n, 3) == len(written)
         assert factorisations(n, 3).tolist() == written
 
 

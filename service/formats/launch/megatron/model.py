@@ -99,7 +99,11 @@ def model_notes(model: Architecture, tp: int) -> Iterator[str]:
         network.bias for network in networks
     }
     if biases == {True, False}:
-        yield "Megatron-Core has a bias in every linear layer or in none but of queries and keys."
+        yield (
+            "The model has biases in some of its linear layers, and the model that Megatron-Core"
+            " makes has them in all: it can leave them out only everywhere, or everywhere but in"
+            " the projections of queries, keys and values."
+        )
 
 
 def _require_plain_layers(model: Architecture) -> None:

@@ -27,7 +27,7 @@ def stage_arguments(
     ends = _end_arguments(layers, pp, virtual_stages)
     if ends is not None:
         return {**virtual, **ends}
-    # The layout has the number of chunks in it, and Megatron takes only one of the two.
+    # Megatron counts the virtual stages by the string's chunks, and refuses their number beside it.
     return {"pipeline_model_parallel_layout": layout_string(layers, mtp_layers)}
 
 

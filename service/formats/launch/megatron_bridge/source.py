@@ -192,14 +192,14 @@ def _typed_value(name: str, text: str) -> Any:
     """Returns the value of a field by type: 4 for "4", None for "null". Raises Invalid for a
     shell variable without a value, unless the field changes neither time nor memory."""
     text = _megatron_text(name, text)
-    if text in _PYTHON_CONSTANTS and not _is_word(name):
+    if text in _PYTHON_CONSTANTS and not _takes_the_word_none(name):
         return _PYTHON_CONSTANTS[text]
     if _NUMBER.fullmatch(text):
         return int(text)
     return float(text) if _FRACTION.fullmatch(text) else text
 
 
-def _is_word(name: str) -> bool:
+def _takes_the_word_none(name: str) -> bool:
     """Returns True for a field in which "none" is a word of its own, and does not mean None."""
     return name == "model.moe_router_load_balancing_type" or name.endswith("_impl")
 
@@ -213,7 +213,7 @@ def _megatron_text(name: str, text: str) -> str:
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
-    if _is_word(name):  # "none" is one of its values, and does not mean None
+    if _takes_the_word_none(name):  # "none" is one of its values, and does not mean None
         return text
     plain = {"null": "None", "none": "None", "true": "True", "false": "False"}
     if text.lower() in plain:

@@ -34,7 +34,9 @@ from service.formats.shell.faults import invalid_launch
 from service.formats.shell.files import NO_FILES, LaunchFiles
 from service.nearest_names import suggestion
 
-MESH = f"torchtitan {RELEASE}: distributed/parallel_dims.py and pipeline_parallel.py, trainer.py"
+MESH_SOURCE = (
+    f"torchtitan {RELEASE}: distributed/parallel_dims.py and pipeline_parallel.py, trainer.py"
+)
 _OF_PIPELINE = "the micro-batch of the pipeline"
 _OF_STEP = "local_batch_size * data-parallel ranks"
 _COMPONENTS = ("model", "loss")
@@ -88,12 +90,13 @@ class _Reader:
         """The settings as a release before 0.3.0 has them, where the text is one of it."""
         self.version = version
         self.num_devices = launched.num_ranks
-        self.stops = Stops(MESH)
+        self.stops = Stops(MESH_SOURCE)
         self.stops.noted += launched.stops
         self.config: Mapping[str, Any] = (
             self._read_config() if self.earlier is None else self.earlier.config
         )
-        """The fields that the config function sets, such as the model."""
+        """What the config function of the launch decides, such as the model. Its member "sets" has
+        the settings that the function makes, by their names."""
         defaults = self.settings.table.defaults()
         self.values = {**defaults, **self.config.get("sets", {}), **self.given}
         """All settings: those of the text, else of the config function, else the defaults."""

@@ -152,6 +152,8 @@ def test_figures_that_disagree_are_named(text: str, figures: tuple[str, ...]) ->
         "--x 1 \\\n  --y 'a b'",
         "--x 1\n--y 'a b'",
         "--x 1 # of a few\n--y 'a b'",
+        "# of a few\n--x 1 --y 'a b'",
+        "\n  # of a few\n# of many\n--x 1\n--y 'a b' \\\n",
         'OPTIONS=" --x 1 \\\n --y"\nsrun sh -c "python a.py ${OPTIONS} \'a b\'"',
         "ARGS=(--x 1 --y 'a b')\npython a.py \"${ARGS[@]}\"",
         "run() {\n  X=3\n}\nX=1; python a.py --x $X --y 'a b' > log 2> errors",
