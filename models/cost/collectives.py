@@ -230,9 +230,10 @@ def transfer(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int)
     """Return the seconds for each byte of a gather. Over switched levels, devices pass data on in
     rings.
 
-    A ring passes on all but a member's own part over every link, and a domain has as many rings as
-    members to leave it by, so the bus bandwidth of large messages does not depend on the number of
-    nodes. Levels work at the same time on different pieces, so the slowest one counts.
+    A ring passes on all but a member's own part over every link. Each member of a domain carries a
+    ring of its own out of it, so a domain of n members sends at n times the rate of one, and the
+    bus bandwidth of large messages does not depend on the number of nodes. Levels work at the same
+    time on different pieces, so the slowest one counts.
     """
     if f.is_torus:
         return torus_transfer(dims, c, g, group)

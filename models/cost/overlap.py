@@ -268,14 +268,14 @@ def expose_end(
     c: CoefficientRecord,
     weight: float,
     recompute: float,
-    whole: float,
+    fully_recomputed: float,
 ) -> Exposed:
     """Return the exposed seconds of the embedding or the head. `weight` seconds of weight gradients
     are taken out of backward, and `recompute` seconds of repeated forward are added. The embedding
     may have an encoder of images. Nothing hides the encoder's tensor-parallel traffic, which comes
-    again for the share `whole` of its layers that is recomputed in full."""
+    again for the share `fully_recomputed` of its layers."""
     backward = part.backward - weight
-    tensor = Pair(part.tensor, part.tensor_back * (1 + whole))
+    tensor = Pair(part.tensor, part.tensor_back * (1 + fully_recomputed))
     ahead, back = part.forward + tensor.forward, backward + recompute + tensor.backward
     data = expose_data(f, part, regime, c, ahead, back)
     compute, tensor_all = part.forward + backward, tensor.forward + tensor.backward

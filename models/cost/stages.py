@@ -216,7 +216,8 @@ def expose_part(
     if index >= facts.kinds:
         # Full recompute is on for every kind of layer, and for the encoder of images in the
         # embedding, or for none: the record of the last kind says which.
-        whole = regime.share if policies[row.policy, facts.last_kind].whole else 0.0
+        is_full = policies[row.policy, facts.last_kind].whole
+        fully_recomputed = regime.share if is_full else 0.0
         return expose_end(
             f=facts,
             part=part,
@@ -224,7 +225,7 @@ def expose_part(
             c=coefficients,
             weight=weight,
             recompute=recompute,
-            whole=whole,
+            fully_recomputed=fully_recomputed,
         )
     return expose_layer(
         f=facts,

@@ -61,16 +61,17 @@ def _heads_message(problem: Problem, layout: Layout) -> str:
                 f" state-space layers, and the {key_heads} of their keys"
             )
     # tp divides the heads of every recurrence, so attention breaks the rule: its first kind is
-    # named. `must` ends the phrase "tp must divide the attention heads, and ...".
+    # named.
     attention = problem.architecture.attentions[0]
-    must = (
-        "divide or be a multiple of"
-        if problem.stack.replicates_kv_heads
-        else f"stack {problem.stack.id} repeats none: divide"
-    )
+    if problem.stack.replicates_kv_heads:
+        why = ""
+        verb = "divide or be a multiple of"
+    else:
+        why = f"stack {problem.stack.id} repeats none: "
+        verb = "divide"
     return (
         f"tp({layout.tp}) must divide the {attention.num_attention_heads} attention heads, and"
-        f" {must} the {attention.num_key_value_heads} key-value heads"
+        f" {why}{verb} the {attention.num_key_value_heads} key-value heads"
     )
 
 

@@ -133,7 +133,9 @@ class Policies:
         )
 
     def with_memory_policies(self, kept: Array) -> Policies:
-        """Return the policies with only some memory policies, given by a mask."""
+        """Return the policies with only the memory policies that the mask `kept` marks, (memory
+        policies,). A search thereby drops offload of the optimizer where hosts are too small for
+        its states."""
         rows = self.memory_policies.take(kept)
         return replace(self, memory_policies=rows, counts=self.counts[kept], open=self.open[kept])
 

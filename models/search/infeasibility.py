@@ -233,10 +233,11 @@ def _nearest_candidates(problem: Problem, allowed: Allowed) -> Layouts:
 
 
 def _candidate_policies(problem: Problem, allowed: Allowed) -> Layouts:
-    """Return every combination of schedule, sharding and memory policy that the constraints allow,
-    as layouts. Knobs of memory policies that constraints leave open have one value, which keeps
-    candidates few: no offload, and the stack's first kind of recompute, or "selective" or "full"
-    where the constraints name modules or layers of it."""
+    """Return every combination of schedule, sharding, memory policy and placement (torus_block)
+    that the constraints allow, as layouts. To keep candidates few, knobs of memory policies and of
+    placement that the constraints leave open have one value: no offload, a torus_block of 1, and
+    the stack's first kind of recompute. Recompute is "selective" where the constraints name its
+    modules, and otherwise "full" where they name a number of layers."""
     stack, modules = problem.stack, allowed.get("recompute_modules", ())
     recompute = ("full",) if any(allowed.get("recompute_layers", ())) else stack.recompute[:1]
     defaults: dict[str, Sequence[Any]] = {

@@ -149,6 +149,9 @@ class SearchTables:
 
     @cached_property
     def at_even_chance(self) -> SearchTables:
+        """The tables for layouts that must fit with an even chance, the least that may be asked. A
+        search bounds meshes with them, so that a later search for less certain layouts can go on
+        with the meshes of an earlier one."""
         return self.at_fit_probability(EVEN_CHANCE)
 
     def with_links_of(self, problem: Problem) -> SearchTables | None:

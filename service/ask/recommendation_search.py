@@ -115,8 +115,8 @@ class RecommendationSearch(UseCase):
         )
 
     def _choose_target(self, inputs: Inputs) -> Target:
-        """Returns the best candidate cluster, with as many of its chips as are worth using, or the
-        best part of the nodes that the request holds."""
+        """Returns the best candidate cluster, with as many of its chips as are worth using, or with
+        the best part of its nodes where the candidate lists nodes."""
         allocations = _allocate_nodes(inputs)
         choices, fewest_chips_reasons = self._compare_clusters(inputs, allocations)
         name = choices[0].name if choices else OWN_CLUSTER
@@ -124,7 +124,8 @@ class RecommendationSearch(UseCase):
         allocation = allocations.get(name)
         if allocation is not None:
             problem = replace(problem, cluster=allocation.cluster)
-        # The comparison of clusters found that fewer of this cluster's chips are faster.
+        # The comparison of clusters found that fewer of this cluster's chips are faster. Only a
+        # cluster without a step time lacks `chips_used`, and it lacks `all_chips_s` too.
         elif choices and choices[0].all_chips_s is not None:
             problem = problem_with_chips(problem, choices[0].chips_used or choices[0].num_chips)
         return Target(name, problem, choices, fewest_chips_reasons, allocation)

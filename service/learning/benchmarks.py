@@ -79,7 +79,7 @@ class Benchmarks(UseCase):
         super().__init__(store)
         self._texts = texts
 
-    async def output(
+    async def read_output(
         self, submission: BenchmarkSubmission, is_disconnected: IsDisconnected
     ) -> Output | None:
         """Returns the table in the output of nccl-tests; None where the submission has no output.

@@ -28,6 +28,11 @@ class DescribedRun:
     """Settings that were not understood, so that nothing is learnt from the run."""
 
 
+_LAUNCH_FIELDS = {"launch", "profile", *Question.model_fields}
+"""The fields of a request that are not copied to the report: `launch` and the parts of a question,
+which the question that the launch describes replaces, and `profile`, which is always None."""
+
+
 def described_run(rows: Rows, run: LaunchedRun) -> DescribedRun:
     """Returns the run of a request, described by its launch in place of fields. Other fields stay
     as they are. Raises Invalid or Refused where the launch cannot be read."""
@@ -43,7 +48,3 @@ def described_run(rows: Rows, run: LaunchedRun) -> DescribedRun:
             for reservation in ReservationAnswer.first_of(launched.reservations)
         ],
     )
-
-
-_LAUNCH_FIELDS = {"launch", "profile", *Question.model_fields}
-"""The members of a request that the description by its launch replaces."""

@@ -74,9 +74,10 @@ def explicit_fields(architecture: Architecture) -> Members:
 
 
 def _non_default_fields(schema: type[BaseModel], value: object, **overrides: Any) -> Members:
-    """Returns the fields with which a request in this schema describes a value of the models, such
-    as {"intermediate_size": 14336} for an Mlp. A field has the attribute of its name, unless
-    `overrides` has the field. Fields at the schema's defaults are left out."""
+    """Returns the fields with which a request in this schema describes `value`, an object of the
+    package models: {"intermediate_size": 14336} for an Mlp. A field's value is the object's
+    attribute of the same name, unless `overrides` gives another. Fields that have the schema's
+    default are left out."""
     values = common_fields(value, schema, type(value)) | overrides
     return {
         name: values[name]

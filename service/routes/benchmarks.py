@@ -51,7 +51,8 @@ async def create_benchmark(
     """Store what collectives or matrix products achieve on a cluster: nccl-tests output as it is,
     or a table of products. The next calibration learns from it."""
     return await creation.respond_after(
-        lambda: services.benchmarks.output(body, request.is_disconnected),
+        # Long output waits for its turn, and is not read if the client has gone by then.
+        lambda: services.benchmarks.read_output(body, request.is_disconnected),
         lambda output: services.benchmarks.prepare(body, raw_body, output),
     )
 

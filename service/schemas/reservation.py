@@ -36,6 +36,6 @@ class ReservationAnswer(Document):
 
     @classmethod
     def first_of(cls, reservations: Iterable[Reservation]) -> list[Self]:
-        """Returns the first settings that were not understood, as many as an answer lists;
+        """Returns the first settings that were not understood, at most `_MOST`. The answer's
         `launch_read.unread_count` counts them all."""
         return [cls.of(reservation) for reservation in [*reservations][:_MOST]]

@@ -74,8 +74,9 @@ class IdempotencyKeys(Queries):
             raise StillRunning
 
     def release(self, tokens: Sequence[str]) -> None:
-        """Deletes claims, unless they are answered: a request that lost the database while it
-        committed does not know that it did commit."""
+        """Deletes the claims of requests that failed or will never be answered, so that others can
+        claim the keys. Answered claims stay: a request that lost the database while it committed
+        counts as failed, although its answer is stored."""
         unanswered = IdempotencyRow.token.in_(tokens) & IdempotencyRow.status.is_(None)
         self._session.execute(delete(IdempotencyRow).where(unanswered))
 

@@ -110,7 +110,8 @@ def pin_names(rows: Rows, request: SweepRequest) -> tuple[dict[str, Any], dict[s
 def _resolve_own_stacks(
     resolver: Resolver, clusters: Sequence[OtherForm]
 ) -> list[ResolvedPart[Stack] | None]:
-    """Returns for each cluster the stack that it names, resolved; None where it names none."""
+    """Returns for each cluster, resolved, the stack that it names in place of the list's; None
+    where it names none."""
     stacks = list[ResolvedPart[Stack] | None]()
     for index, cluster in enumerate(clusters):
         with relocate_errors("stack", f"clusters[{index}].stack"):

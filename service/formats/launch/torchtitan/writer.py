@@ -242,10 +242,12 @@ def _switch_settings(job: Job) -> dict[str, Any]:
     layout = job.layout
     stack = job.problem.stack
     settings = launch_arguments(job.problem, layout)
-    captures = settings.setdefault("training.disable_cuda_graphs", True) is False
+    settings.setdefault("training.disable_cuda_graphs", True)
+    captures = not settings["training.disable_cuda_graphs"]
     if captures and (layout.pp > 1 or layout.ep > 1):
         cure = "CUDA graphs go with neither pp nor ep; ask with launch compiled"
         raise Inexpressible("stack.launch", stack.launch, cure)
+    # torchtitan fuses kernels only by compiling them, so it captures unfused ones uncompiled.
     is_uncompiled = stack.launch == "eager" or (captures and not stack.fused)
     if is_uncompiled:  # the loss may be compiled by itself
         compiles_loss = stack.loss == "compiled"

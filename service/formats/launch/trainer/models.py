@@ -69,8 +69,10 @@ def named_model(setting: str, name: str, files: LaunchFiles = NO_FILES) -> Named
 
 
 def _sent_config(name: str, files: LaunchFiles) -> dict[str, Any] | None:
-    """Returns the config.json of the model's folder, or the only one that was sent; None where
-    there is none, or it is not a model's."""
+    """Returns the config.json that was sent for the model; None where there is none, or it is not a
+    model's."""
+    # `find` takes the config.json whose folders are most like the model's: also the only one sent,
+    # whatever its folder.
     text = files.find(f"{name.rstrip('/')}/{_CONFIG}")
     if text is None:
         return None
