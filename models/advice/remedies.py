@@ -24,7 +24,7 @@ _WORTH_THE_RISK = 0.05
 _CHANGE_SPREAD = 0.07  # of the logarithm, among published runs with measured peaks
 _ERRORS = 64  # equally likely errors by which a normal distribution is represented
 _LEAST_ERROR = 1e-6  # of standard deviations, between what fits and what does not
-_LEAST_MOVE = 1e-9  # keeps the quotient finite where two layouts need the same memory
+_LEAST_OWN_SPREAD = 1e-9  # keeps the quotient finite where two layouts need the same memory
 _LEAST_SHARE = 1e-12  # keeps quantiles finite
 _LEAST_GIB = 1e-6  # keeps logarithms finite
 
@@ -176,11 +176,12 @@ def fit_probability_after(
     `probability`.
 
     Predictions of memory of one job are off by nearly the same factor, whose logarithm is normal.
-    If the peak was measured, the factor is known. Otherwise it is distributed as in the cases in
-    which the given layout fits, or does not, as the run showed. Between two layouts the logarithm
-    differs by no more than the logarithms of their predicted needs do, and by no more than
-    _CHANGE_SPREAD, the spread of differences between the residuals of published runs of one job. A
-    run whose outcome was sure beforehand thus tells nothing new.
+    If the peak was measured, the factor is known. Otherwise the normal distribution of its
+    logarithm is truncated to the values at which the layout that ran fits, or to those at which it
+    does not fit, whichever the run showed. Given that factor, the logarithm of the other layout's
+    has a standard deviation of at most the difference between the logarithms of both predicted
+    needs, and of at most _CHANGE_SPREAD, the spread of differences between the residuals of
+    published runs of one job. A run whose outcome was sure beforehand thus tells nothing new.
     """
     if given is None or shown.outcome == "not_known":
         return probability
@@ -188,14 +189,15 @@ def fit_probability_after(
     headroom = _headroom(needed_gib, given, spread)
     given_headroom = _headroom(given.needed_gib, given, spread)
     # The errors of both layouts are normal with the standard deviation 1 and this correlation:
-    # given the error of one, that of the other scatters by `move` around its correlated part.
-    move = min(_CHANGE_SPREAD / spread, abs(headroom - given_headroom), 1.0)
-    correlation = math.sqrt(1 - move * move)
+    # given the error of one, that of the other scatters by `own_spread` around its correlated part.
+    own_spread = min(_CHANGE_SPREAD / spread, abs(headroom - given_headroom), 1.0)
+    correlation = math.sqrt(1 - own_spread * own_spread)
     errors = _possible_errors(given_headroom, spread, shown)
     # The mean, over the possible errors of the layout that ran, of the probability that the other
     # layout's error stays below its headroom.
     cdf = NormalDist().cdf
-    return fmean(cdf((headroom - correlation * error) / max(move, _LEAST_MOVE)) for error in errors)
+    scale = max(own_spread, _LEAST_OWN_SPREAD)
+    return fmean(cdf((headroom - correlation * error) / scale) for error in errors)
 
 
 def _headroom(needed_gib: float, given: Prediction, spread: float) -> float:

@@ -38,10 +38,10 @@ class UnsaidField:
 def unsaid_fields(
     problem: Problem, profile: Profile, layout: Layout, said: Collection[str] = ()
 ) -> list[UnsaidField]:
-    """Return the fields of the stack that would have another value in a launch with the arguments
-    that we write for it, and that move the step time or memory of the layout. The launched release
-    is as old as the stack says (`age_years`). `said` are fields that the caller stated by other
-    settings than switches; they are left out.
+    """Return the fields of the stack that have another value once the layout is launched with the
+    arguments that we write for it, and whose other value changes the layout's predicted step time
+    or memory. The launched release is as old as the stack says (`age_years`). `said` are fields
+    that the caller stated by other settings than switches; they are left out.
 
     Fields that move nothing are left out, such as which schedules there are: the launch names the
     one to use.

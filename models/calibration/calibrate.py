@@ -151,7 +151,7 @@ def calibrate(
             ),
         )
     return Calibration(
-        profile=with_coverage(fitted, [measured_run(o) for o in observations]),
+        profile=with_coverage(fitted, [fitted_run(o) for o in observations]),
         posterior=_joint_posterior(time, time_estimate, known).joined(
             _joint_posterior(memory, memory_estimate, known)
         ),
@@ -188,9 +188,9 @@ def apply_estimate(profile: Profile, fit: Fit, estimate: Estimate) -> tuple[Prof
     return fitted, _joint_posterior(fit, estimate, Posterior.independent())
 
 
-def measured_run(o: Observation) -> FittedRun:
-    """Return an observation in the form in which coverage counts runs
-    (models.prediction.coverage)."""
+def fitted_run(o: Observation) -> FittedRun:
+    """Return an observation as a run for coverage, a profile's record of the runs that it was
+    fitted to (models.prediction.coverage)."""
     return FittedRun(
         o.problem,
         o.layout,

@@ -139,8 +139,10 @@ def offloaded_bytes(
 
 @inlined
 def state_bytes(f: Facts, row: Row) -> float:
-    """Return the bytes of one parameter's optimizer states: master copy and moments. Under ZeRO 3
-    the sharded parameters themselves are the master copy, whatever format is in use."""
+    """Return the bytes of one parameter's optimizer states: master copy and moments. Below
+    ZeRO 3, fp32 parameters in use are their own master copy, and count as parameters. Under ZeRO 3
+    the fp32 shards are the master copy and count here, whatever the format in use. What is gathered
+    from them, and shards kept in the format in use, count as parameters (parameter_bytes)."""
     return f.moment_bytes + (f.sharded_master_bytes if row.zero_stage == 3 else f.master_bytes)
 
 

@@ -71,7 +71,8 @@ def write_time_terms(
     together = ends_together(row.schedule)
     set_idle(row, tables, buffers)
     # Seconds in which stages that end together compute or wait for one another. They are the same
-    # for all these stages, so the first one's are taken.
+    # for all these stages, so the first one's are taken. Under other schedules the value means
+    # nothing, and is not used.
     length = m * (stages.forward[0] + stages.backward[0]) + stages.idle[0]
     last = slowest = 0
     latest = longest = -np.inf
@@ -83,7 +84,8 @@ def write_time_terms(
     ending = StageEnding(0.0, 0.0, 0.0, 0.0)
     for stage in range(stage_count):
         both = stages.forward[stage] + stages.backward[stage]
-        # The sends of a micro-batch hide beside the passes of the others.
+        # The sends of a micro-batch hide beside the passes of the others: where stages do not end
+        # together, beside the seconds of these passes that hide no other traffic (`free`).
         beside = (1 - 1 / m) * length if together else (m - 1) * stages.free[stage]
         # A stage that waits for the others fetches parameters from the host beside these waits too.
         covered = length if together else m * both

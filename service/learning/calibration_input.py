@@ -141,8 +141,12 @@ class CalibrationInput:
         waiting = _waiting_groups(before)
         recent = [*before["recent"], *(run.report_id for run in self.runs), *self.benchmark_ids]
         if self.corroboration is not None:
+            # Measurements of groups that others agree with, but not in what these measured. They
+            # count as learnt, because only groups without any agreement are read again.
             recent += self.corroboration.unused
-        if not self.windowed:  # what lies outside of a window is still to be learnt
+        # With a window, `through` and `waiting` stay those of `base`: what lies outside of the
+        # window is still to be learnt.
+        if not self.windowed:
             through = max(earliest_id(self.cutoff - _MAX_CLOCK_SKEW), through or "")
             waiting = {} if self.corroboration is None else self.corroboration.waiting
             # Ids before `through` and `waiting` are never read again, so none needs to be kept.

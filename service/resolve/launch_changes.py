@@ -156,7 +156,7 @@ class LaunchChanges:
 
         def reads_alike(fewer: Changes) -> bool:
             reading = self._read_launch_alone(fewer)
-            return reading is not None and _is_alike(reading, reading_of_all)
+            return reading is not None and _is_alike(reading, of_all=reading_of_all)
 
         def makes_change(fewer: Changes) -> bool:
             return self._job_with_change(change, fewer) is not None
@@ -236,21 +236,20 @@ def _fewest(changes: Changes, fixed: Changes, is_enough: Callable[[Changes], boo
     return {**needed_of_first, **needed_of_second}
 
 
-def _is_alike(reading: LaunchReading, other: LaunchReading) -> bool:
-    """Returns whether two readings seem to start the same job: they agree in every value of layout,
-    workload and devices that both have, and the framework would start the first, which has fewer of
-    the changed settings."""
+def _is_alike(of_fewer: LaunchReading, *, of_all: LaunchReading) -> bool:
+    """Returns whether a launch with fewer of the changed settings seems to start the same job as
+    the launch with all of them. The two readings must agree in every value of layout, workload and
+    devices that both have. The framework must start the launch with fewer; whether it starts the
+    launch with all of them is not tested."""
     parts = (
-        (reading.layout, other.layout),
-        (reading.workload, other.workload),
-        ({"devices": reading.num_devices}, {"devices": other.num_devices}),
+        (of_fewer.layout, of_all.layout),
+        (of_fewer.workload, of_all.workload),
+        ({"devices": of_fewer.num_devices}, {"devices": of_all.num_devices}),
     )
     same = all(
-        first[name] == second[name]
-        for first, second in parts
-        for name in first.keys() & second.keys()
+        fewer[name] == every[name] for fewer, every in parts for name in fewer.keys() & every.keys()
     )
-    return same and not reading.stops
+    return same and not of_fewer.stops
 
 
 def _settled_layout(launched: LaunchedQuestion) -> Layout | None:

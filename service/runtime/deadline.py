@@ -35,8 +35,9 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class TimedCheckpoint:
-    """The checkpoint of a caller who waits until a set time. That time passes also while the
-    computation is set aside for others."""
+    """The checkpoint of a caller who waits until a set time, `ends`. A call does not test that
+    time: Deadline reads and tests it. The time also passes while the computation is set aside for
+    others."""
 
     checkpoint: Callable[[], None]
     ends: float

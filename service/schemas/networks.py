@@ -48,8 +48,9 @@ class ExpertFields(Wire):
     """All of them unless given."""
 
     def require_reach(self) -> None:
-        """Raises Invalid where a token's experts are more than the groups that it may use hold, or
-        the groups do not divide the experts."""
+        """Raises Invalid where a token has more experts than the groups hold from which it may
+        choose them, or where the groups do not divide the experts."""
+        # The last check finds this too, but its reason names groups, which the caller may not have.
         if self.experts_per_token > self.num_experts:
             rule = f"must be at most num_experts = {self.num_experts}"
             raise Invalid("experts_per_token", self.experts_per_token, rule)
@@ -119,8 +120,9 @@ class LayerMoeFields(ExpertFields):
         return self.num_shared_experts * self.moe_intermediate_size
 
     def _require_consistent(self, shared_size: int) -> None:
-        """Raises Invalid where a field lacks the one that it needs. `shared_size` is the
-        intermediate size of the shared experts."""
+        """Raises Invalid where the numbers of experts and groups contradict each other, or a field
+        lacks another one that it needs. `shared_size` is the intermediate size of the shared
+        experts."""
         self.require_reach()
         if self.shared_gate and not shared_size:
             rule = "needs a shared expert: give shared_expert_intermediate_size too"

@@ -14,7 +14,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from models.calibration.between_sources import spread_of_sources
-from models.calibration.calibrate import apply_estimate, measured_run
+from models.calibration.calibrate import apply_estimate, fitted_run
 from models.calibration.cross_validation import with_published_spreads
 from models.calibration.map_fit import Estimate, Fit
 from models.calibration.observation import Observation
@@ -173,7 +173,7 @@ class Unseen:
             between_sources=time.between_sources(no_time, ("step_time",)),
             memory_between_sources=memory.between_sources(no_memory, MEMORY_QUANTITIES),
         )
-        seen = (measured_run(o) for o in self.observations if o.key not in keys)
+        seen = (fitted_run(o) for o in self.observations if o.key not in keys)
         return with_ranges(profile, seen), posterior
 
     def recalibrated(self, runs: int) -> dict[str, dict[str, float]]:

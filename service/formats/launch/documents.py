@@ -74,10 +74,10 @@ def _parser_reason(error: Exception) -> str:
 
 
 def _json_value(text: str) -> Any:
-    """Returns the value of a JSON text; None for a text that is no JSON. Raises Invalid where it
-    nests too deeply."""
+    """Returns the value of a JSON text; None for a text that is no JSON or is too long. Raises
+    Invalid where it nests too deeply."""
     if len(text) > _MOST_CHARACTERS:
-        return None
+        return None  # read_yaml, which gets the text next, refuses it for its length
     try:
         value = json.loads(text, object_pairs_hook=_object_without_repeats)
     except (ValueError, RecursionError):

@@ -43,7 +43,7 @@ def is_of_deepspeed(arguments: Mapping[str, str]) -> bool:
 
 def in_todays_names(arguments: Mapping[str, str]) -> Mapping[str, str]:
     """Returns the arguments with names of other versions and forks translated:
-    {"tensor_model_parallel_size": "8"} for {"model_parallel_size": "8"}. A dump of the present
+    {"tensor_model_parallel_size": "8"} for {"model_parallel_size": "8"}. A dump of today's
     version is unchanged. Values that cannot be read are passed on."""
     renamed = dict(arguments)
     for name, name_today in facts(VERSIONS)["renamed"].items():
@@ -78,7 +78,7 @@ def _whole_number(arguments: Mapping[str, str], name: str) -> int | None:
 
 
 def _recompute_argument(arguments: Mapping[str, str]) -> dict[str, str]:
-    """Returns the present argument for older arguments of recompute, none where the dump has a
+    """Returns today's argument for older arguments of recompute, none where the dump has a
     granularity. Older switches for checkpointing activations recompute whole layers: "full"."""
     if not _is_unset(arguments, "recompute_granularity"):
         return {}
@@ -110,7 +110,7 @@ def _feed_forward_width(arguments: Mapping[str, str]) -> dict[str, str]:
 
 
 def _model_arguments(arguments: Mapping[str, str]) -> dict[str, str]:
-    """Returns the present arguments for gates, tied embeddings, groups of heads and fp8 of other
+    """Returns today's arguments for gates, tied embeddings, groups of heads and fp8 of other
     versions."""
     renamed: dict[str, str] = {}
     # A gated MLP costs the same with any activation, so `swiglu` stands for all of them.
@@ -137,7 +137,7 @@ def _model_arguments(arguments: Mapping[str, str]) -> dict[str, str]:
 
 
 def _batch_arguments(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
-    """Returns the present batch arguments. `batch_size` of 2019 and 2020 counts the sequences of
+    """Returns today's batch arguments. `batch_size` of 2019 and 2020 counts the sequences of
     one data-parallel rank in a micro-batch. `renamed` has the arguments translated so far."""
     per_rank = _whole_number(arguments, "batch_size")
     if per_rank is None or not _is_unset(arguments, "micro_batch_size"):
@@ -156,7 +156,7 @@ def _batch_arguments(arguments: Mapping[str, str], renamed: Mapping[str, str]) -
 
 
 def _expert_arguments(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
-    """Returns the present arguments for the experts of Megatron-DeepSpeed. It prints their
+    """Returns today's arguments for the experts of Megatron-DeepSpeed. It prints their
     number as a list, [1] for a dense model, and has experts in every `expert_interval`-th layer."""
     listed = _LIST_OF_ONE.fullmatch(arguments.get("num_experts", "").strip())
     if listed is None:

@@ -210,11 +210,12 @@ class Branches:
         reads_arguments = any(_ARGUMENTS.search(self.reader.tree.text(test)) for test in tests)
         if body is None:
             return None
-        for _ in range(_MOST_ARGUMENTS if reads_arguments else 1):
+        for _ in range(_MOST_ARGUMENTS):
             truth = self.reader.run(tests)
             if truth is is_until:  # `while` ends at a false test, `until` at a true one
                 return None
-            # How often another loop runs is not known: its body is followed once, below.
+            # How often a loop runs is known only where it reads arguments and its test is decided.
+            # The body of any other loop is followed once, below.
             if truth is None or not reads_arguments:
                 break
             if self._ends_loop(body):

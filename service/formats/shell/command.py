@@ -146,11 +146,11 @@ def with_reason(fault: Undefined, text: str, files: LaunchFiles) -> Undefined:
 
 
 def _script_and_header(text: str, files: LaunchFiles) -> tuple[Script, Header]:
-    """Returns the commands of a text, and the options that its job asks the scheduler for. A script
-    that it submits may ask for more; the text is then read again, with the variables that the
-    scheduler sets for that."""
-    # An object that has the text in it, such as a Kubernetes Job, has requests of its own
-    # (files.header). They hold whatever the text and the scripts that it submits ask for.
+    """Returns the commands of a text, and the options that its job asks the scheduler for. Scripts
+    that the text submits may ask for more. The text is then read again, with the variables that the
+    scheduler sets for these requests."""
+    # The text may stand in an object such as a Kubernetes Job, whose own requests (files.header)
+    # count in place of those of the text and of the scripts that the text submits.
     header = files.header or header_of([text], files.environment)
     script = read_script(text, scheduler_variables(header), files)
     if script.submits_others and files.header is None:

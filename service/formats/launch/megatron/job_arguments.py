@@ -316,8 +316,11 @@ def balancing_arguments(job: Job) -> dict[str, Any]:
     if not job.problem.architecture.is_moe:
         return {}
     arguments = dict(BALANCING[workload.load_balancing])
+    # By default Megatron takes the softmax over the chosen experts' scores: over a single one it is
+    # 1, without a gradient. "bias" scores experts by a sigmoid, so no softmax is taken.
     if _chooses_one_expert(job) and workload.load_balancing != "bias":
-        arguments["moe_router_pre_softmax"] = True  # a softmax over one has no gradient
+        arguments["moe_router_pre_softmax"] = True
+    # As in benchmarks: random scores spread tokens evenly, in place of the router's own.
     if workload.routing == "balanced":
         arguments["moe_router_force_load_balancing"] = True
     if job.has_capacity:

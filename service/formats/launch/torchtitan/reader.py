@@ -38,7 +38,7 @@ MESH_SOURCE = (
     f"torchtitan {RELEASE}: distributed/parallel_dims.py and pipeline_parallel.py, trainer.py"
 )
 _OF_PIPELINE = "the micro-batch of the pipeline"
-_OF_STEP = "local_batch_size * data-parallel ranks"
+_OF_ROUND = "local_batch_size * data-parallel ranks"
 _COMPONENTS = ("model", "loss")
 """The components that torch.compile takes, in the order of its default (config/configs.py,
 CompileConfig)."""
@@ -354,13 +354,14 @@ class _Reader:
         self._note_unless_multiple("training.local_batch_size", layout["micro_batch"], _OF_PIPELINE)
         if "dp_shard" not in layout:
             return batch if batch > 0 else None
-        step = local * layout["dp_replicate"] * layout["dp_shard"]
-        if batch < 0:  # not set: every rank takes one local batch
-            return step
-        self._note_unless_multiple("training.global_batch_size", step, _OF_STEP)
-        batch = batch or step  # 0 is one of the stops noted above
-        if layout["pp"] > 1 and batch > step:
-            times = batch // step
+        # The sequences that all ranks take in one round of gradient accumulation.
+        per_round = local * layout["dp_replicate"] * layout["dp_shard"]
+        if batch < 0:  # not set: a step is one round
+            return per_round
+        self._note_unless_multiple("training.global_batch_size", per_round, _OF_ROUND)
+        batch = batch or per_round  # 0 is one of the stops noted above
+        if layout["pp"] > 1 and batch > per_round:
+            times = batch // per_round
             reason = f"the pipeline fills and drains {times} times a step, and is read as once"
             cure = f"use {local * times}, so that all micro-batches pass it at once"
             self.settings.add_reservation("training.local_batch_size", reason, cure)
