@@ -381,11 +381,24 @@ def facts_from(cls: type[F], sources: Sequence[object], **worked_out: Any) -> F:
     """Return facts of this class. Fields that are not `worked_out` come from the first of `sources`
     that has an attribute of the same name. Some source must have one."""
 
+    classes = tuple(map(type, sources))
+
     def value(name: str) -> Any:
-        return next(getattr(source, name) for source in sources if hasattr(source, name))
+        return getattr(sources[_first_with(classes, name)], name)
 
     names = cast(Any, cls)._fields  # of a NamedTuple
     return cls(**{name: value(name) for name in names if name not in worked_out}, **worked_out)
+
+
+@cache
+def _first_with(classes: tuple[type, ...], name: str) -> int:
+    """Return the index of the first of these classes whose instances have an attribute. To ask the
+    instances would work out their properties, some hundred for each new question."""
+    return next(
+        index
+        for index, cls in enumerate(classes)
+        if hasattr(cls, name) or name in getattr(cls, "__dataclass_fields__", ())
+    )
 
 
 def records(cls: Any, rows: Sequence[Any]) -> Array:

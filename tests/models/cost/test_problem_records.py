@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import replace
-from types import SimpleNamespace
+from dataclasses import make_dataclass, replace
 
 import numpy as np
 import pytest
@@ -63,8 +62,10 @@ def test_another_batch_of_a_model_finds_its_layers_and_links() -> None:
 
 
 def test_facts_that_are_not_worked_out_come_from_the_first_source_that_has_them() -> None:
-    first = SimpleNamespace(whole=True, pieces="names", tensor=0.5)
-    second = SimpleNamespace(tensor=1.0, context=0.25, expert=0.75, skips_last=False)
+    fields = {"whole": True, "pieces": "names", "tensor": 0.5}
+    first = make_dataclass("First", fields)(**fields)
+    fields = {"tensor": 1.0, "context": 0.25, "expert": 0.75, "skips_last": False}
+    second = make_dataclass("Second", fields)(**fields)
     made = facts_from(PolicyFacts, (first, second), pieces=3, skips_last=True)
     assert made == PolicyFacts(
         whole=True, pieces=3, skips_last=True, tensor=0.5, context=0.25, expert=0.75
