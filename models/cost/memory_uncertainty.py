@@ -117,8 +117,8 @@ class MemoryUncertainty:
 
     @cached_property
     def deviations_asked(self) -> float:
-        """How many standard deviations (of the logarithm) predicted memory must lie below what the
-        device has, for a layout to fit with `probability`."""
+        """The margin that a layout needs to fit with `probability`: predicted memory must lie so
+        many standard deviations, of its logarithm, below what the device has."""
         return NormalDist().inv_cdf(self.probability)
 
 

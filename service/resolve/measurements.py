@@ -1,5 +1,5 @@
-"""What was measured of a run: its speed in every form, such as MFU, and its memory and the parts of
-a step beside what was predicted."""
+"""Measurements of a run: its speed in every form, such as MFU, and its memory and the parts of a
+step beside what was predicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mixes the tokens in a layer, as callers give it: attention, or a recurrence. `build` makes
+"""Mixers of the tokens in a layer, as callers give them: attention, or a recurrence. `build` makes
 the value that the models compute with (models.spec)."""
 
 from __future__ import annotations

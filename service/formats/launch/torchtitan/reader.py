@@ -95,7 +95,7 @@ class _Reader:
         self.config: Mapping[str, Any] = (
             self._read_config() if self.earlier is None else self.earlier.config
         )
-        """What the config function of the launch decides, such as the model. Its member "sets" has
+        """The decisions of the launch's config function, such as the model. The member "sets" has
         the settings that the function makes, by their names."""
         defaults = self.settings.table.defaults()
         self.values = {**defaults, **self.config.get("sets", {}), **self.given}
