@@ -262,7 +262,8 @@ def _shortlist(
     # A bolder layout comes last, behind the rows of the answer, and has no row itself.
     by_row: dict[int | None, Candidate] = dict(zip(rows, described, strict=False))
     fastest_probability = by_row[answer.ranked[0]].prediction.fit_probability
-    # A faster layout that is as sure to fit is not bolder.
+    # Where time ran out before the answer's search saw every layout, this one may be faster and as
+    # sure to fit. It is then not bolder.
     is_bolder = len(bolder) > 0 and described[-1].prediction.fit_probability < fastest_probability
     return _Shortlist(
         simplest=by_row[answer.simplest],

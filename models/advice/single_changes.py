@@ -243,6 +243,7 @@ def _switch_changes(
             switched = _with_setting(problem, switch, setting)
             if switched is None or not _is_legal(switched, layout):
                 continue
+            # The switch itself leaves results alone, but its settings may come with others.
             if _brings_other_numerics(switched, layout, setting):
                 continue
             if base is None:

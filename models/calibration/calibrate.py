@@ -171,10 +171,11 @@ def calibrate(
 def with_published_terms(profile: Profile, observations: Sequence[Observation]) -> Profile:
     """Return the profile with terms fitted to published runs. It is a first fit: where a source
     leaves a layout open, one is chosen by this profile's predictions, and `calibrate` then fits
-    again. It skips the estimates of how far runs scatter, which take long and choose no layout."""
-    known = Posterior.independent()
-    time, time_estimate, _ = solve_time_fit(profile, observations, known, new_fleet=False)
-    memory = memory_fit(profile, observations, known)
+    again. It skips cross-validation, which says how far runs of each kind scatter: that takes long
+    and chooses no layout."""
+    priors = Posterior.independent()  # no earlier fit has made terms depend on each other
+    time, time_estimate, _ = solve_time_fit(profile, observations, priors, new_fleet=False)
+    memory = memory_fit(profile, observations, priors)
     fitted, _ = apply_estimate(profile, memory, memory.solve())
     # Time comes last, because its estimate sets the profile's residual spread, that of step times.
     return apply_estimate(fitted, time, time_estimate)[0]

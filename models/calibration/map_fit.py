@@ -407,6 +407,7 @@ class Fit:
             return effect
         residual = self.residual(predicted)
         for _ in range(_EFFECT_ROUNDS):
+            # Predictions are logs, as effects are.
             irls_weight = self._student_t_weight(self.residual(predicted + effect), weight, noise)
             effect = self.random_effects.means(residual, irls_weight)
         return effect

@@ -313,10 +313,12 @@ def projection(
     """Return the time of one matrix product of a mixer (attention or a recurrence) on a device.
     `index` is its row in layer.products, whose columns say how tensor parallelism cuts it."""
     matrix, tp = layer.products[index], shard.tp
+    # Products to latents are done by each device for its own share of the sequence, before that is
+    # gathered for the heads.
     tokens = shard.local_tokens if matrix[ROWS_LOCAL] else shard.tokens
     inputs = matrix[INPUTS] / tp if matrix[CUT_INPUTS] else matrix[INPUTS]
     outputs = matrix[OUTPUTS] / tp if matrix[CUT_OUTPUTS] else matrix[OUTPUTS]
-    outputs += matrix[KV_OUTPUTS] * kv_share(layer, tp)
+    outputs += matrix[KV_OUTPUTS] * kv_share(layer, tp)  # more than 1 / tp with few key-value heads
     if matrix[GROUPS] == 1:
         return linear(f, c, tokens, inputs, outputs)
     # Each block of a block-diagonal matrix has its part of the inputs and of the outputs. Tensor
@@ -358,7 +360,8 @@ def dense_products(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, piece_bits: int, pieces: Array
 ) -> Passes:
     """Return the time of the products of a layer's dense MLP or shared expert: up (with its gate),
-    and down. Write their forward seconds into the pieces DENSE, DENSE_HALF and LAST_PRODUCT. An MLP
+    and down. Write their forward seconds into the pieces DENSE, DENSE_HALF (what a policy repeats
+    that keeps every second product of a layer) and LAST_PRODUCT, without counting any twice. An MLP
     that works on tiles of tokens repeats its forward within backward."""
     if layer.dense_width == 0:
         return Passes(0.0, 0.0, 0.0)

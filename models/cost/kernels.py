@@ -162,6 +162,7 @@ def attention(
     if f.materialises_scores:
         return materialised_attention(f, c, queries, heads, dims)
     keys = layer.mean_keys
+    # attended_length is that of documents where these are packed into a sequence.
     if 0 < layer.sliding_window < f.attended_length:
         # Whole blocks of keys are read at a window's edge, but no more than causal attention reads
         # without a window.

@@ -160,9 +160,9 @@ def _unsharded_message(problem: Problem, layout: Layout) -> str:
 
 
 def _offload_blame(problem: Problem, layout: Layout) -> str:
-    """Return the field that breaks the rule: the optimizer's offload where the states are not
-    sharded, and else the activations'."""
-    of_states = layout.offload_optimizer and not layout.zero_stage
+    """Return the field of a layout that breaks _offload_needs_sharding: the optimizer's offload
+    where it is on without any sharding, and else that of activations."""
+    of_states = layout.offload_optimizer and not layout.zero_stage  # stage 0: nothing is sharded
     return "layout.offload_optimizer" if of_states else "layout.offload_activations"
 
 

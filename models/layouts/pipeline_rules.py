@@ -249,9 +249,10 @@ def _accumulate_message(problem: Problem, layout: Layout) -> str:
 
 
 def _partition_offered(problem: Problem, layouts: Layouts) -> Array:
-    """The stack splits layers over stages evenly, or unevenly, as asked."""
+    """The stack splits layers over stages as asked: evenly, or by their cost (`balanced`)."""
     if problem.stack.splits_by_threshold:
-        # Such a stack splits every pipeline by the cost of layers, and cannot split it evenly.
+        # Such a stack gives each stage layers until their cost passes its share, and cannot split
+        # evenly.
         return layouts.balanced == (layouts.pp > 1)
     return ~layouts.balanced | ((layouts.pp > 1) & (problem.stack.partition == "balanced"))
 

@@ -216,7 +216,8 @@ def _without_seldom_stated(own: Architecture) -> Architecture:
 @lru_cache(_PLAIN_LAYERS)
 def _layer_without_seldom_stated(layer: Layer) -> Layer:
     """Return a layer with default values in fields that sources seldom state: biases, norms, sinks,
-    gates of shared experts and groups of experts."""
+    gates of shared experts and groups of experts. Layers that differ in these alone then compare
+    as equal."""
     attention, network = layer.attention, layer.feed_forward
     if attention:
         attention = replace(

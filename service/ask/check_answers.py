@@ -319,7 +319,7 @@ def _settings_of_change(
     """Returns the settings that a change touches, with their values before and after it. Values of
     a launch are as they were typed. Both are empty where the framework has no settings for the
     changed layout."""
-    if job.changes is not None:
+    if job.changes is not None:  # the job is a launch, of which a changed copy can be read
         changed = job.changes.settings(change)
         return {name: job.changes.typed_value(name) for name in changed}, changed
     after = written_settings(job.format, change.problem, change.layout)
@@ -333,6 +333,7 @@ def _settings_of_change(
         before = written_settings(job.format, problem, layout)
         return before, after if before else {}
     # The job's layout is illegal and cannot be written: only fields that are settings are shown.
+    # `follows` has the fields that change with the changed one.
     fields = [name for name in (*change.fields, *change.follows) if hasattr(layout, name)]
     names = {job.settings[field]: field for field in fields if field in job.settings}
     # The old value is shown where the format writes a field's value as it is, and not translated.

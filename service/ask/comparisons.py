@@ -187,7 +187,8 @@ def _compare(
 
 
 def _layout_or_constraints(side: Side, completed: LayoutFields | None) -> Layout | Constraints:
-    """Returns the layout of a side, or else the constraints under which it is searched."""
+    """Returns the layout of a side, or else the constraints under which it is searched. `completed`
+    is the layout that the request gives, with its defaults filled in; None where it gives none."""
     if completed is not None:
         return completed.build()
     return side.constraints.build() if side.constraints else Constraints()

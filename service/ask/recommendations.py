@@ -111,6 +111,7 @@ class Recommendations(KeptAnswers[RecommendationRequest, CandidateClusters]):
             recommendation.problem
         )
         launched = recommendation.recommended.prediction.layout  # the layout of `launch`
+        # What every answer has: its id, the request, the profile, what was learned, assumptions.
         grounds = basis(question, answered, inputs.profile, launched)
         reasons = _reasons(inputs, solution, advised)
         reasons += learned_reasons(grounds["learned"])
@@ -176,9 +177,10 @@ def _assumptions(inputs: Inputs, target: Target, advised: dict[str, PredictedLay
     assumptions = failure_assumptions(inputs.request.objective)
     for name, prediction in advised.items():
         assumptions += empty_chunk_assumptions(name, prediction)
-    nodes = inputs.candidates.questions[target.name].allocation
-    if target.allocation is not None and nodes is not None:
-        assumptions += leaf_switch_assumptions(target.allocation, nodes.build())
+    # The question lists the free nodes; the allocation of the answer has the chips to take there.
+    free_nodes = inputs.candidates.questions[target.name].allocation
+    if target.allocation is not None and free_nodes is not None:
+        assumptions += leaf_switch_assumptions(target.allocation, free_nodes.build())
     return assumptions
 
 

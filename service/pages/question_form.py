@@ -33,7 +33,8 @@ class QuestionForm:
 
     @classmethod
     def of(cls, sent: Mapping[str, str]) -> QuestionForm:
-        """Returns the form with the fields that a URL has. Fields that it lacks are empty."""
+        """Returns the form with the fields that a URL has: those of the question, and the knobs
+        that it fixes (PINS). Fields that it lacks are empty."""
         names = (*_FIELDS, *PINS)
         return cls({name: sent.get(name, "").strip() for name in names})
 

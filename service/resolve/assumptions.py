@@ -148,7 +148,8 @@ def empty_chunk_assumptions(name: str, prediction: PredictedLayout) -> Iterator[
 def software_date_assumptions(report: RunSubject, completed: StackForm) -> Iterator[str]:
     """Yields a sentence on the age of a run's software, if only the date of the run tells it.
     `completed` is the stack with that age. A run linked to an answer has the answer's software."""
-    # The stack is completed only where the report says nothing of the age of its software.
+    # The stack is completed only where the report says nothing of the age of its software. Where it
+    # is a name, as in most reports, it has no age.
     if report.is_linked or completed == report.stack or isinstance(completed, str):
         return
     yield (

@@ -102,10 +102,11 @@ class LaunchCluster:
         """Returns the number of devices that the script asks its scheduler for; None where it does
         not say. Scripts ask for TPUs by chips, which may have several devices, and for GPUs by
         devices."""
-        num_ranks = None if self.command is None else self.command.num_ranks
-        if num_ranks is None or chip.vendor != "google":
-            return num_ranks
-        return num_ranks * chip.devices_per_chip
+        # `num_ranks` of a script counts what it asks for: GPUs, or chips of TPUs.
+        requested = None if self.command is None else self.command.num_ranks
+        if requested is None or chip.vendor != "google":
+            return requested
+        return requested * chip.devices_per_chip
 
     def _warn_of_other_chip(self, chip: Chip) -> None:
         """Adds to `overruled` that the script asks its scheduler for other GPUs than the request

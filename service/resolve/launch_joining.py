@@ -302,7 +302,7 @@ class Joining:
             # A tool such as "llama-factory" starts the Trainer of Transformers on FSDP or on
             # DeepSpeed, as its file tells, so the stack is that of the launch.
             return catalogue.stack(framework)
-        if base.calibrated_as != framework:
+        if base.calibrated_as != framework:  # a variant is calibrated as the stack that it varies
             field = "stack" if isinstance(form, str) else "stack.name"
             rule = f"does not run {self.reading.framework}, of which the launch is: leave it out"
             raise Invalid(field, base.id, rule)

@@ -13,7 +13,7 @@ from service.formats.shell.files import LaunchFiles
 
 def command_in(text: str, files: LaunchFiles) -> Command | None:
     """Returns the command in a launch's text; None if the text is a document, such as YAML,
-    instead."""
+    instead: it is no script that can be read, or nests more deeply than one."""
     try:
         return split_command(text, files)
     except (Invalid, RecursionError):

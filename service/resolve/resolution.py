@@ -292,7 +292,8 @@ class Resolver:
             named,
             value=replace(named.value, encoder=encoder),
             pinned_form={"name": named.pinned_form, "encoder": images},
-            # `build` gives None for an encoder without any tokens of images.
+            # The model stays one of text alone (`text_tower`) where `build` gives None, which it
+            # does for an encoder without any tokens of images.
             text_tower=named.text_tower and encoder is None,
         )
 

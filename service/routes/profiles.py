@@ -208,9 +208,9 @@ def set_profile_policy(
     body: Annotated[Policy, Body(openapi_examples=EXAMPLES["policies"])],
     seen: RequiredSeenTags,
 ) -> Response:
-    """Say who activates what calibrations make. The body is the whole policy: a field that it
-    leaves out gets its default. The policy of the profile `own` may be set before there is a
-    version."""
+    """Say who activates the versions that calibrations make. The body is the whole policy: a field
+    that it leaves out gets its default. The policy of the profile `own`, which a tenant's reports
+    make, may be set before there is a version."""
     return tagged_response(*services.profiles.set_policy(id_, body, seen))
 
 

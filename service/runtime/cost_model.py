@@ -107,6 +107,7 @@ class CostModel:
         """This, then `ok` or `cannot be compiled`."""
         self._progress: Progress | None = None
         self._logged_s = 0.0
+        """Seconds into the compilation at which its progress was logged last."""
 
     async def start(self) -> None:
         """Starts the compilation, and waits a moment for it to end. A service that only loads the

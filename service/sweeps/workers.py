@@ -34,14 +34,10 @@ class LocalWorkers:
     """Processes of this machine, which start when there is something to compute."""
 
     def __init__(self, database_url: str, processes: int, database_wait_s: float) -> None:
-        self._processes = processes
         self._pool = ProcessPool(database_url, processes, database_wait_s, _NICENESS)
+        # One item more than processes, so that a process finds the next one when it is done.
+        self._slots = processes + 1
         self._threads = ThreadPoolExecutor(self._slots, "wait for an item")
-
-    @property
-    def _slots(self) -> int:
-        """Returns how many items to have under way."""
-        return self._processes + 1  # so that a process finds the next item when it is done with one
 
     def slots(self) -> int:
         return self._slots

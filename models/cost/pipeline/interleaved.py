@@ -100,6 +100,8 @@ def _set_passes_ahead(pp: int, micro_batches: int, group: int, stage: Array, pas
         late = _last_round_passes_ahead(pp, micro_batches, stage[i])
         done = 0.0
         for j in range(i + 1):
+            # As many passes as the stage has ahead run on the earlier stage j once the first
+            # micro-batch has come there. The last of them then comes down to the stage.
             down = last - passes[j].upto
             done = max(done, passes[j].before + _seconds_ahead(passes[j], group, late) + down)
         passes[i].done = done

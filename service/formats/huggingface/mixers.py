@@ -124,7 +124,9 @@ def lightning_attention(part: AttentionPart) -> RecurrencePart:
 def short_convolution(cfg: Config) -> ShortConvolution:
     """Returns the convolution of LFM2, with one channel for each element of the hidden state."""
     return ShortConvolution.of(
-        cfg.size("hidden_size"), cfg.size("conv_L_cache"), bias=cfg.flag("conv_bias")
+        channels=cfg.size("hidden_size"),
+        conv_kernel=cfg.size("conv_L_cache"),  # the cache holds as many tokens as the kernel spans
+        bias=cfg.flag("conv_bias"),
     )
 
 

@@ -195,8 +195,9 @@ def laguna(cfg: Config) -> Config:
 
 
 def laguna_heads(cfg: Config, kind: str) -> Attention:
-    """Returns attention with norms of queries and keys, and a gate for each head, as by default,
-    or for each element."""
+    """Returns the attention of Laguna's layers of this kind: with norms of queries and keys, a gate
+    for each head (by default) or each element, and in windowed layers a number of heads of their
+    own."""
     per_head = cfg.get("gating") in (True, None, "per-head")
     part = heads(qk_norm=True, output_gate=True, gate_per_head=per_head)
     return heads_of_windows(part)(cfg, kind)

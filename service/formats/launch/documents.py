@@ -70,7 +70,8 @@ def _parser_reason(error: Exception) -> str:
     some."""
     if isinstance(error, yaml.reader.ReaderError):
         return f"character {error.position + 1} is none of a text: take it out"
-    return str(getattr(error, "problem", None) or error or type(error).__name__)
+    problem = getattr(error, "problem", None)  # YAML's errors have one
+    return str(problem or error) or type(error).__name__  # some errors have no words
 
 
 def _json_value(text: str) -> Any:

@@ -77,7 +77,8 @@ def _require_trainable(name: str, job: Job) -> None:
 
 def _fields_of_script(workload: Workload) -> Iterator[tuple[str, object]]:
     """Yields the fields of a workload, with their values, that only the caller's own training
-    script can bring about."""
+    script can bring about: the parts that are trained, a reference model, another head, and an
+    optimizer with moments of low rank, such as GaLore."""
     if workload.trained:
         yield "workload.trained", dataclasses.asdict(workload.trained)
     if workload.reference:

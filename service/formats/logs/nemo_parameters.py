@@ -20,7 +20,7 @@ _PADDED = re.compile(r"Padded vocab_size:\s{0,20}(\d{1,12})\b")
 _GROUP = "MEMBER: "
 _MEMBER = re.compile(r"MEMBER: \d{1,12}/(\d{1,12})\b")
 _MAX_PARAMETERS = 4000  # several times as many as a configuration of NeMo has
-_LINE_REACH = 5000  # characters of a line that are looked at
+_LINE_REACH = 5000  # characters of a line that are searched, so that no log takes long
 
 _GATED_ACTIVATIONS = {"swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu"}
 _SHARDED_OPTIMIZERS = {"distributed_fused_adam", "mcore_distributed_optim"}
@@ -34,7 +34,7 @@ def arguments(log: Log) -> Mapping[str, str]:
     parameters = _read_parameters(log)
     if not parameters:
         return {}
-    table = facts(VERSIONS)["nemo"]
+    table = facts(VERSIONS)["nemo"]  # NeMo's names, beside those of Megatron's versions
     # Megatron's arguments that NeMo has no parameter for, with the values that NeMo uses.
     values: dict[str, str] = dict(table["absent"])
     megatron_names = {**{name: name for name in table["same"]}, **table["renamed"]}

@@ -106,7 +106,8 @@ def value_of(flag: str, text: str) -> Any:
         return (text == "True") != switches_off(flag)
     if text in ("None", ""):
         return None
-    if field.kind == "list":  # "['a', 'b.c']" -> ["a", "b.c"]
+    # "['a', 'b.c']" -> ["a", "b.c"]. Items are numbers, names of modules and layer patterns.
+    if field.kind == "list":
         return re.findall(r"[\w+.*|-]{1,400}", text, re.ASCII)
     try:
         return field.parse(text)

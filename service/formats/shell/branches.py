@@ -56,7 +56,8 @@ class Branches:
             if truth is True and not branches:
                 return reader.run(body)  # every test before it is surely false
             if truth is not False:
-                # In `if [ -z "$TP" ]; then TP=4; fi` the branch gives TP its default.
+                # In `if [ -z "$TP" ]; then TP=4; fi` the branch gives TP its default: nothing else
+                # in the text sets TP, so it has that value behind the branch.
                 branches.append(self._branch(body, self._default_of(tests or ())))
             if truth is True:
                 one_ran = True

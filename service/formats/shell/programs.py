@@ -108,11 +108,12 @@ def program_at(words: Sequence[str]) -> int | None:
             # Behind `-m torch.distributed.run` the program comes later.
             if not following.startswith((*_LAUNCHER_MODULES, "-")):
                 return index + 1
-        elif word == "-c" and starts_python and words[index - 1].startswith("python"):
+        elif word == "-c" and starts_python and _PYTHON.fullmatch(base_name(words[index - 1])):
             return None
         elif following in _TRAINERS.get(name, ()):  # `axolotl train`
             return index + 1
-        elif _is_wrapper_script(words, index) or name in _STARTS_TEXTS:  # the program is behind it
+        # The program is behind `./wrap.sh python` and behind `xpk.py --command`.
+        elif _is_wrapper_script(words, index) or name in _STARTS_TEXTS:
             starts_program = True
         elif _PROGRAM.fullmatch(word) or (starts_program and _NAMED_PROGRAM.fullmatch(word)):
             return index

@@ -153,7 +153,8 @@ def splits_physical_axes(mesh: Mesh, cluster: Cluster) -> bool:
     _create_device_mesh_for_nd_torus)."""
     if not cluster.is_torus:
         return False
-    # Where a chip has several devices, they make a dim of their own.
+    # Where a chip has several devices, they make a dim of their own. The order of dims decides only
+    # between sets of as many dims with the same product.
     cores = cluster.chip.devices_per_chip
     dims = [*([cores] if cores > 1 else []), *reversed(cluster.slice_shape)]
     # Within a slice the pipeline is outermost, in front of the order of MESH_AXES.

@@ -149,9 +149,10 @@ def switches(job: Job) -> dict[str, Any]:
 
 
 def other_stack_fields(problem: Problem) -> Collection[str]:
-    """Returns the fields of the stack that arguments express although no switch does. A request
-    for any other field is refused."""
-    return ("context",)  # cp_comm_type
+    """Returns the fields of the stack that arguments of the job express, beside those of switches:
+    how context parallelism communicates, as --cp-comm-type. A request that sets any other field is
+    refused. Other formats need the problem to tell."""
+    return ("context",)
 
 
 def uses_fsdp(job: Job) -> bool:

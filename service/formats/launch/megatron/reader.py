@@ -65,6 +65,7 @@ def read(
             unread=unread,
         )
     except Invalid as fault:
+        # A stop at a flag that Megatron does not know names the flag that was meant.
         misspelt = next((stop for stop in unread.stops if stop.meant == fault.value), None)
         if misspelt is None or misspelt.meant in changes:  # the correction did not help either
             raise
@@ -110,9 +111,9 @@ def _switch_arguments(args: Arguments, source: Source) -> dict[str, Any]:
 
 
 def _unread(args: Arguments, source: Source) -> UnreadSettings:
-    """Returns the settings that are not read, with reservations (remarks that they could matter)
-    about those that are read in part. Removes the flags that the model's attention needs, as they
-    change nothing."""
+    """Returns the settings that are not read: stops at misspelt flags, and reservations (remarks
+    that a setting could matter), also about settings that are read in part. Removes the flags that
+    the model's attention needs, as they change nothing."""
     settings = source.settings
     needed = _NEEDED_BY.get(args.text("experimental_attention_variant") or "", ())
     settings.change(dict.fromkeys(needed))  # a value of None removes the flag

@@ -180,7 +180,7 @@ def _without_part_of_model(args: Arguments) -> Arguments:
     only changes the model of the recipe, whose other sizes are not known."""
     if all(args.text(name) for name in SHAPE):
         return args
-    # num_layers stays: the pipeline is split by it.
+    # An argument "None" counts as absent. num_layers stays: the pipeline is split by it.
     shape = {name: "None" for name in SHAPE if name != "num_layers"}
     return args.replaced(**shape)
 

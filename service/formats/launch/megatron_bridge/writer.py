@@ -158,8 +158,9 @@ def _model_fields(job: Job) -> dict[str, Any]:
     return {
         **dict(_fields_of_arguments(arguments)),
         "model.share_embeddings_and_output_weights": ties,
-        "model.should_pad_vocab": True,
-        # The layer pattern has the modules of multi-token prediction in it.
+        "model.should_pad_vocab": True,  # tensor parallelism divides the padded size only
+        # Megatron writes a hybrid model as a pattern with a letter for each layer. That pattern
+        # also has the layers of multi-token prediction, so the recipe's pattern of these goes.
         **({"model.mtp_hybrid_override_pattern": None} if has_pattern(model) else {}),
         **(_freezing_fields(model.encoder) if model.encoder else {}),
     }
@@ -281,6 +282,7 @@ def _notes(job: Job, switches: Mapping[str, Any]) -> Iterator[str]:
             "Recipes for performance have a CommOverlapConfig; where a recipe has none, set"
             " cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False) before overrides apply."
         )
+    # Otherwise the overrides set mixed_precision to a name, and need no object to override.
     if job.problem.workload.precision != "fp32" and not _named_precision_suffices(job, switches):
         yield (
             "Recipes for performance have a MixedPrecisionConfig; where a recipe has the name of"

@@ -55,8 +55,10 @@ def read_workload(
 
 def checkpoints_activations(settings: Settings) -> bool:
     """Returns True where activation checkpointing recomputes every layer in backward."""
-    of_trainer = settings.boolean("gradient_checkpointing")
-    return settings.boolean("activation_checkpointing") or of_trainer
+    # Tools name it in two ways. Both are asked for, so that neither counts as not read.
+    of_gradients = settings.boolean("gradient_checkpointing")
+    of_activations = settings.boolean("activation_checkpointing")
+    return of_gradients or of_activations
 
 
 def accumulation_steps(settings: Settings) -> int | None:

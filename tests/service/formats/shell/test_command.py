@@ -372,6 +372,12 @@ def test_a_variable_that_holds_a_program_and_its_flags_is_no_argument() -> None:
     assert split_command('NAME="a b" --tp 2').words == ("--tp", "2")
 
 
+@pytest.mark.parametrize("python", ["python", "/opt/venv/bin/python3.11"])
+def test_a_text_that_python_runs_is_no_program(python: str) -> None:
+    text = f'{python} -c "import torch" train.py --smoke\npython pretrain.py --num-layers 8'
+    assert split_command(text).program == "pretrain.py"
+
+
 def test_a_script_that_is_made_executable_is_started_once() -> None:
     files = LaunchFiles({"base.sh": 'python3 train.py --tp "${1:-8}"\n'})
     command = split_command("chmod +x ./base.sh\n./base.sh 4\n", files)
