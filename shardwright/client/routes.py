@@ -929,7 +929,7 @@ class Routes:
     def set_profile_policy(
         self, id: str, if_match: str, body: documents.Policy
     ) -> documents.ProfileAnswer:
-        """Say who activates what calibrations make."""
+        """Say who activates the versions that calibrations make."""
         return self._send(
             Call(
                 method="PUT",
@@ -2294,7 +2294,7 @@ class AsyncRoutes:
     async def set_profile_policy(
         self, id: str, if_match: str, body: documents.Policy
     ) -> documents.ProfileAnswer:
-        """Say who activates what calibrations make."""
+        """Say who activates the versions that calibrations make."""
         return await self._send(
             Call(
                 method="PUT",
