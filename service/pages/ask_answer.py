@@ -89,19 +89,11 @@ def mesh_of_answer(answer: Mapping[str, Any]) -> Mesh:
     layout = answer["layouts"][answer["recommended"]]["prediction"]["layout"]
     # `placement` lists the axes of the mesh, whose degrees multiply to the number of devices.
     num_devices = prod(layout[axis] for axis in layout["placement"])
-    links = answer["catalogue"]["fabric"]["links"]
-    return mesh_of(layout, num_devices, domain_of(answer), links)
-
-
-def domain_of(answer: Mapping[str, Any]) -> int | None:
-    """Returns the number of chips in a scale-up domain, at most the number of chips in use; None on
-    a torus or where no link is a scale-up one."""
-    links = answer["catalogue"]["fabric"]["links"]
-    if not links or is_torus(links) or links[0].get("scale") != "up":
-        return None
-    inner = links[0]
-    requested = answer["request"]["cluster"].get("chips_per_domain")
-    return min(int(requested or inner["domain"]), answer["chips_used"])
+    links = answer["catalogue"]["fabric"]["links"]  # from the inside out
+    has_domain = links and not is_torus(links) and links[0].get("scale") == "up"
+    # The job may use fewer chips than a domain has, and a chip may have several devices.
+    domain = links[0]["domain"] if has_domain else None
+    return mesh_of(layout, num_devices, domain, links)
 
 
 def sorted_switches(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:

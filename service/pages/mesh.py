@@ -57,7 +57,7 @@ class Row:
 class Mesh:
     axes: tuple[Axis, ...]
     domain: int
-    """Chips of a node: of a domain whose links are fast."""
+    """Devices of a node: of a domain whose links are fast."""
     num_devices: int
     columns: int
     rows: tuple[Row, ...]

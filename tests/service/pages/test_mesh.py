@@ -3,9 +3,11 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.pages.ask_answer import mesh_of_answer
 from service.pages.mesh import mesh_of
 
 _AXES = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
@@ -62,6 +64,27 @@ def test_each_chip_that_is_drawn_has_the_stage_that_the_placement_gives_it(
                 assert stage in row.stages
     shown = sum(len(row.nodes) + row.hidden for row in mesh.rows)
     assert mesh.hidden_rows or shown == -(-num_chips // domain)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "devices_of_domain", "devices"),
+    [
+        ({"preset": "trainium3", "num_chips": 32}, 128, 128),  # of 4 devices a chip, in one domain
+        ({"preset": "h100", "num_chips": 16, "chips_per_domain": 4}, 4, 16),
+        ({"preset": "gb200-nvl72", "num_chips": 8}, 8, 8),
+    ],
+)
+def test_a_node_has_all_devices_of_a_domain_that_the_job_uses(
+    shared_client, cluster: dict[str, Any], devices_of_domain: int, devices: int
+) -> None:
+    question = {
+        "model": "llama-3.1-8b",
+        "cluster": cluster,
+        "workload": {"seq_len": 4096, "global_batch": 128},
+        "stack": "generic",
+    }
+    mesh = mesh_of_answer(shared_client.post("/v1/recommendations", json=question).json())
+    assert (mesh.domain, mesh.num_devices) == (devices_of_domain, devices)
 
 
 def test_a_torus_has_axes_and_no_nodes() -> None:
