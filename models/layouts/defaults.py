@@ -57,7 +57,11 @@ def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]
     # The rule sharding_axes_need_zero_3 asks for it.
     if stack.shards_over_context_and_experts and (layout.cp > 1 or layout.ep > 1):
         defaults["zero_stage"] = 3
-    if stack.reshard == (False,):  # it always keeps gathered parameters
+    # FSDP2 keeps gathered parameters through a pipeline, since each micro-batch would gather them
+    # anew (torchtitan config/configs.py, fsdp_reshard_after_forward "default").
+    is_gathered = defaults.get("zero_stage", layout.zero_stage) == 3
+    keeps_in_pipeline = stack.shards == "each" and is_gathered and layout.pp > 1
+    if stack.reshard == (False,) or (keeps_in_pipeline and False in stack.reshard):
         defaults["reshard"] = False
     if "recompute" not in given and not layout.recompute_layers:
         offered = stack.default_recompute in stack.recompute

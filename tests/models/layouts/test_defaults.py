@@ -67,7 +67,15 @@ def test_a_schedule_that_is_left_open_is_one_that_the_recipe_allows_where_the_st
             require_legal(problem, found)
 
 
-@pytest.mark.parametrize(("stack", "stage"), [("fsdp", 3), ("torchtitan", 2), ("megatron", 0)])
+@pytest.mark.parametrize(("stack", "stage"), [("fsdp", 3), ("torchtitan", 3), ("megatron", 0)])
 def test_fsdp_shards_over_context_parallelism_too(stack: str, stage: int) -> None:
     problem = on_stack(stack, question(model="llama-3-8b", chips=8))
     assert with_stack_defaults(problem, Layout(cp=8), {"cp"}).zero_stage == stage
+
+
+@pytest.mark.parametrize(("pp", "reshards"), [(1, True), (2, False)])
+def test_torchtitan_keeps_gathered_parameters_through_a_pipeline(pp: int, reshards: bool) -> None:
+    problem = on_stack("torchtitan", question(model="llama-3-8b", chips=8))
+    given = {"pp": pp, "dp_shard": 8 // pp}
+    layout = with_stack_defaults(problem, Layout(**given), given)
+    assert (layout.zero_stage, layout.reshard) == (3, reshards)

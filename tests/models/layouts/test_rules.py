@@ -423,7 +423,7 @@ def test_a_batch_that_does_not_divide_is_told_with_what_does(
             Layout(dp_replicate=32, cp=2, recompute="selective"),
             r"cp\(2\) needs ZeRO 2 or more",
         ),
-        ("torchtitan", {}, Layout(dp_shard=32, cp=2, zero_stage=2, recompute="selective"), None),
+        ("torchtitan", {}, Layout(dp_shard=32, cp=2, zero_stage=3, recompute="selective"), None),
         (
             "megatron",
             {"optimizer": "adamw_bf16_moments"},

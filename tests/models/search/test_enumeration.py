@@ -526,7 +526,7 @@ def test_a_batch_that_divides_over_no_layout_names_the_rule_and_uses_fewer_chips
             "stage 0 replicates",
         ),
         (
-            "torchtitan",
+            "fsdp",
             16,
             {"zero_stage": (2,), "reshard": (False,)},
             "breaks no rule",
