@@ -12,8 +12,9 @@ from shardwright.cli.session import asking
 
 
 def ask(
-    model: Annotated[str, typer.Argument(help="A model, or the path of a config.json.")],
-    on: Annotated[str, typer.Option("--on", help="A cluster of the catalogue, such as h100.")],
+    context: typer.Context,
+    model: question.ModelArgument,
+    on: question.RequiredOn,
     seq_len: Annotated[int, typer.Option(min=1, help="Tokens of a sequence.")],
     batch: Annotated[int, typer.Option(min=1, help="Sequences of a step, over all chips.")],
     stack: Annotated[str, typer.Option(help="The training framework, such as torchtitan.")],
@@ -25,8 +26,8 @@ def ask(
     json: question.AsJson = None,
 ) -> None:
     """Ask for the configuration to launch."""
-    output = Output(as_json=json)
-    with asking(output, "searching all layouts", local=local) as client:
+    output = Output(as_json=False if script else json)  # a script is no place for a problem
+    with asking(context, output, "searching all layouts", local=local) as client:
         parts = question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
         request: Any = {**parts, "stack": stack}
         answer: Any = client.create_recommendation(request)

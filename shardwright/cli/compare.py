@@ -14,6 +14,7 @@ from shardwright.cli.session import asking
 
 
 def compare(
+    context: typer.Context,
     first: Annotated[str, typer.Argument(help="The script of a job, or - for standard input.")],
     second: Annotated[
         str | None, typer.Argument(help="That of another; else the best layout.")
@@ -25,15 +26,16 @@ def compare(
     model: question.Model = None,
     seq_len: question.SeqLen = None,
     batch: question.Batch = None,
+    format_: question.Format = None,
     local: question.Local = False,
     json: question.AsJson = None,
 ) -> None:
     """Hold two jobs side by side, or one against the best layout on the same chips."""
     output = Output(as_json=json)
-    with asking(output, "comparing", local=local) as client:
-        request: Any = {"first": launch_request(first, None)}
+    with asking(context, output, "comparing", local=local) as client:
+        request: Any = {"first": launch_request(first, format_)}
         if second is not None:
-            request["second"] = launch_request(second, None)
+            request["second"] = launch_request(second, format_)
         request |= question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
         answer: Any = client.compare(request)
     names = {"first": first, "second": second or "the best layout"}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import typer
+
 from shardwright.cli import question
 from shardwright.cli.output import Output, rounded, step_interval
 from shardwright.cli.session import asking
 
 
 def evidence(
+    context: typer.Context,
     model: question.Model = None,
     on: question.On = None,
     chips: question.Chips = None,
@@ -19,8 +22,14 @@ def evidence(
 ) -> None:
     """List the published runs that are most like a question, beside what is predicted of them."""
     output = Output(as_json=json)
-    with asking(output, "looking for runs", local=local) as client:
-        answer: Any = client.list_evidence(model=model, cluster=on, num_chips=chips, stack=stack)
+    with asking(context, output, "looking for runs", local=local) as client:
+        cluster = question.cluster_part(on, None, None, chips) or {}
+        answer: Any = client.list_evidence(
+            model=model,
+            cluster=cluster.get("preset"),
+            num_chips=cluster.get("num_chips"),
+            stack=stack,
+        )
     output.answer(answer, _show)
 
 

@@ -14,6 +14,7 @@ from shardwright.cli.session import asking
 
 
 def explain(
+    context: typer.Context,
     log: Annotated[str, typer.Argument(help="The log of the run, or - for standard input.")],
     job: Annotated[str | None, typer.Option(help="The script that launched it.")] = None,
     recommendation: Annotated[str | None, typer.Option(help="The id that it came from.")] = None,
@@ -26,7 +27,7 @@ def explain(
 ) -> None:
     """Explain a run: where its time went, or what it died of, and what to try."""
     output = Output(as_json=json)
-    with asking(output, "reading the log", local=local) as client:
+    with asking(context, output, "reading the log", local=local) as client:
         request: Any = question.without_empty(
             log=log_of(log),
             launch=None if job is None else launch_request(job, None)["launch"],

@@ -13,6 +13,7 @@ from shardwright.cli.session import asking
 
 
 def predict(
+    context: typer.Context,
     script: Annotated[str, typer.Argument(help="The script of the job, or - for standard input.")],
     on: question.On = None,
     nodes: question.Nodes = None,
@@ -21,13 +22,14 @@ def predict(
     model: question.Model = None,
     seq_len: question.SeqLen = None,
     batch: question.Batch = None,
+    format_: question.Format = None,
     local: question.Local = False,
     json: question.AsJson = None,
 ) -> None:
     """Predict a job as it is written, and keep the prediction for a report."""
     output = Output(as_json=json)
-    with asking(output, "predicting the job", local=local) as client:
-        request: Any = launch_request(script, None)
+    with asking(context, output, "predicting the job", local=local) as client:
+        request: Any = launch_request(script, format_)
         request |= question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
         answer: Any = client.create_prediction(request)
     output.answer(answer, _show)

@@ -25,6 +25,7 @@ _UNNAMED = (
 
 
 def report(
+    context: typer.Context,
     log: Annotated[
         str | None, typer.Argument(help="The log of the run, or - for standard input.")
     ] = None,
@@ -49,7 +50,7 @@ def report(
     """Report a run by its log. Within the job that a script of an answer started, no id is
     needed: the job's environment has it."""
     output = Output(as_json=json)
-    with asking(output, "reading the log") as client:
+    with asking(context, output, "reading the log") as client:
         kinds = {"recommendation": recommendation, "prediction": prediction, "check": check}
         ids: dict[str, Any] = {f"{kind}_id": id_ for kind, id_ in kinds.items() if id_}
         launch = None if job is None else launch_request(job, None)["launch"]
