@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwright.cli import question
-from shardwright.cli.output import Output, layout_words, step_interval
+from shardwright.cli.output import Output, layout_words
 from shardwright.cli.session import asking
 
 
@@ -47,11 +47,9 @@ def _format(answer: dict[str, Any]) -> str:
 def _show(output: Output, answer: dict[str, Any]) -> None:
     """Prints a recommendation for people: the layout to launch, then the reasons."""
     recommended = answer["layouts"][answer["recommended"]]["prediction"]
-    step = step_interval(recommended)
-    output.headline("good", layout_words(recommended["layout"]), f"a step takes {step}")
+    output.predicted_layout(layout_words(recommended["layout"]), recommended)
     mfu = recommended["mfu"]["causal"]
     output.bar("MFU", mfu, f"{mfu:.0%} of peak")
-    output.memory_bar(recommended, recommended["fit_probability"])
     for reason in answer["reasons"]:
         output.point("plain", reason)
     output.more(f"recommendation {answer['id']}: give this id with a report of the run")

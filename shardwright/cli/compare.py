@@ -9,7 +9,7 @@ import typer
 
 from shardwright.cli import question
 from shardwright.cli.check import launch_request
-from shardwright.cli.output import Output, layout_words, step_interval
+from shardwright.cli.output import Output, layout_words
 from shardwright.cli.session import asking
 
 
@@ -47,8 +47,7 @@ def _show(output: Output, answer: dict[str, Any], names: dict[str, str]) -> None
     best layout."""
     for side, name in names.items():
         predicted = answer[side]["prediction"]
-        step = step_interval(predicted)
-        output.headline("good", name, f"a step takes {step}: {layout_words(predicted['layout'])}")
+        output.predicted_layout(f"{name}: {layout_words(predicted['layout'])}", predicted)
     differences = [(term, more_s) for term, more_s in answer["time"].items() if more_s]
     differences.sort(key=lambda difference: -abs(difference[1]))  # the largest first
     rows = [[term.removesuffix("_s"), f"{more_s:+.3g} s"] for term, more_s in differences]

@@ -98,6 +98,16 @@ class Output:
         cells = Text.assemble(("█" * filled, colour), ("░" * (_BAR - filled), "dim"))
         self.console.print(Text.assemble(f"  {name:<7} ", cells, f"  {text}"))
 
+    def predicted_layout(self, title: str, prediction: Mapping[str, Any]) -> None:
+        """Prints whether a layout fits and how long its step takes, then the memory that it
+        needs."""
+        step = step_interval(prediction)
+        if prediction["fits"]:
+            self.headline("good", title, f"a step takes {step}")
+        else:
+            self.headline("bad", "WILL NOT FIT", f"{title}: a step would take {step}")
+        self.memory_bar(prediction, prediction["fit_probability"])
+
     def memory_bar(self, figures: Mapping[str, Any], fit_probability: float) -> None:
         """Prints the memory that a layout needs, as a share of what is usable on its chips."""
         low, high = figures["needed_low_gib"], figures["needed_high_gib"]

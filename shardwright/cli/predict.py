@@ -8,7 +8,7 @@ import typer
 
 from shardwright.cli import question
 from shardwright.cli.check import launch_request
-from shardwright.cli.output import Output, layout_words, rounded, step_interval
+from shardwright.cli.output import Output, layout_words, rounded
 from shardwright.cli.session import asking
 
 
@@ -36,10 +36,10 @@ def predict(
 
 
 def _show(output: Output, answer: dict[str, Any]) -> None:
-    """Prints a prediction for people: the step time of each layout, and the terms it is made of."""
+    """Prints a prediction for people: the memory and the step time of each layout, and the
+    terms that the step is made of."""
     for prediction in answer["layouts"]:
-        step = step_interval(prediction)
-        output.headline("good", layout_words(prediction["layout"]), f"a step takes {step}")
+        output.predicted_layout(layout_words(prediction["layout"]), prediction)
         for name, seconds in prediction["time"].items():
             if seconds > 0:
                 share = seconds / prediction["step_time_s"]

@@ -113,6 +113,20 @@ def test_a_prediction_says_which_reports_moved_it(
     assert "from 5 reports of " in found
 
 
+def test_a_job_that_does_not_fit_is_no_ok_of_any_command(run: Any, tmp_path: Path) -> None:
+    large = tmp_path / "large.sh"
+    large.write_text(SLURM.format(shard=16, tensor=1).replace("mode full", "mode none"))
+    on = ("--on", "h100:16", "--model", "llama-3.1-70b")
+    for command in (("predict", str(large)), ("compare", str(large), str(large))):
+        found = run(*command, *on, "--no-json", env={"COLUMNS": "400"})
+        assert found.exit_code == 0, found.output
+        headline, memory, *_ = found.stdout.splitlines()
+        assert headline.startswith("X WILL NOT FIT")
+        assert memory.startswith("  memory")
+        assert "of 79.1: fits with <1%" in memory
+        assert "OK" not in found.stdout
+
+
 def test_what_a_framework_refuses_is_shown_with_the_file_that_does(run: Any) -> None:
     line = "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32"
     line += " --seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --bf16 --swiglu"
