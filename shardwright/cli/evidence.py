@@ -36,16 +36,20 @@ def evidence(
 def _show(output: Output, answer: dict[str, Any]) -> None:
     """Prints published runs for people, as a table."""
     rows = [_row(run) for run in answer["items"]]
-    output.table(["model", "chips", "stack", "measured", "predicted", "source"], rows)
+    columns = ["model", "chips", "batch x sequence", "stack", "measured", "predicted", "source"]
+    output.table(columns, rows)
 
 
 def _row(run: dict[str, Any]) -> list[str]:
     """Returns a published run as a row of the table, with the interval of its prediction."""
-    cluster, measured, predicted = run["cluster"], run["measured"] or {}, run["predicted"] or {}
+    cluster, workload = run["cluster"], run["workload"]
+    measured, predicted = run["measured"] or {}, run["predicted"] or {}
     seconds = measured.get("step_time_s")
+    precision = workload.get("precision", "bf16")  # what a request leaves out is bf16
     return [
         _name(run["model"]),
         f"{cluster.get('num_chips', '')} {_name(cluster.get('chip', cluster.get('preset', '')))}",
+        f"{workload['global_batch']} x {workload['seq_len']} {precision}",
         _name(run["stack"]),
         "" if seconds is None else f"{rounded(seconds)} s",
         step_interval(predicted) if predicted.get("step_time_low_s") is not None else "",

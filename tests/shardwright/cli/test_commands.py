@@ -210,18 +210,67 @@ def test_a_sweep_lists_every_combination(run: Any) -> None:
 def test_the_loop_from_a_check_to_its_report_needs_no_id(
     run: Any, two_jobs: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checked = json.loads(run("check", two_jobs[0], *ON_H100, "--store", "--json").stdout)
+    checked, log = _checked_and_logged(run, two_jobs[0], tmp_path, slower=1.0)
     monkeypatch.setenv("SHARDWRIGHT_ID", f"check-{checked['id']}")
-    seconds = checked["prediction"]["step_time_s"]
-    rate = round(64 * 8192 / 16 / seconds)
-    log = tmp_path / "train.log"
-    line = f"loss:  9.1  memory: 40.00GiB(50.00%)  tps: {rate:,}  mfu: 40.0%"
-    log.write_text("".join(f"[titan] step: {step}  {line}\n" for step in range(1, 12)))
-    found = run("report", str(log), "--label", "user=ada", "--json")
+    found = run("report", log, "--label", "user=ada", "--json")
     assert found.exit_code == 0, found.output
     report = json.loads(found.stdout)["report"]
     assert (report["check_id"], report["labels"]) == (checked["id"], {"user": "ada"})
     assert abs(report["residual"]) < 0.01
+
+
+def _checked_and_logged(
+    run: Any, job: str, folder: Path, *, slower: float
+) -> tuple[dict[str, Any], str]:
+    """Returns the stored check of a job, and the log of a run of it, whose steps take `slower`
+    times as long as predicted."""
+    checked = json.loads(run("check", job, *ON_H100, "--store", "--json").stdout)
+    rate = round(64 * 8192 / 16 / (slower * checked["prediction"]["step_time_s"]))
+    log = folder / "train.log"
+    line = f"loss:  9.1  memory: 40.00GiB(50.00%)  tps: {rate:,}  mfu: 40.0%"
+    log.write_text("".join(f"[titan] step: {step}  {line}\n" for step in range(1, 12)))
+    return checked, str(log)
+
+
+def test_a_slow_run_is_explained_by_whatever_names_its_check(
+    run: Any, two_jobs: tuple[str, str], tmp_path: Path
+) -> None:
+    checked, log = _checked_and_logged(run, two_jobs[0], tmp_path, slower=1.9)
+    given = f"check-{checked['id']}"
+    ways: list[tuple[tuple[str, ...], str]] = [
+        ((), given),
+        (("--check", checked["id"]), ""),
+        (("--check", given), ""),
+    ]
+    for options, of_job in ways:
+        found = run("explain", log, *options, "--no-json", env={"SHARDWRIGHT_ID": of_job})
+        assert found.exit_code == 0, found.output
+        assert found.stdout.startswith("! SLOWER THAN PREDICTED")
+        assert "OK" not in found.stdout
+    reported = run("report", log, "--check", given, "--json", env={"SHARDWRIGHT_ID": ""})
+    assert json.loads(reported.stdout)["report"]["check_id"] == checked["id"]
+    unnamed = run("explain", log, env={"SHARDWRIGHT_ID": ""})
+    assert unnamed.exit_code == 2
+    assert "--check" in unnamed.stderr
+
+
+def test_an_exported_history_is_explained_as_a_log_is(
+    run: Any, two_jobs: tuple[str, str], tmp_path: Path
+) -> None:
+    history = tmp_path / "history.csv"
+    rows = "".join(f'"{step}","90.5"\n' for step in range(20))
+    history.write_text(f'"Step","myrun - step_time"\n{rows}')
+    ran = ("--job", two_jobs[0], *("--on", "h100", "--model", "llama-3.1-8b"))
+    found = run("explain", "--csv", str(history), *ran, "--json", env={"SHARDWRIGHT_ID": ""})
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["speed"]["measured_step_time_s"] == 90.5
+
+
+def test_published_runs_are_listed_with_what_a_step_is(run: Any) -> None:
+    asked = ("--model", "llama-3.1-8b", "--on", "h100:64", "--stack", "megatron-bridge")
+    found = run("evidence", *asked, "--no-json", env={"COLUMNS": "300"})
+    assert "1024 x 8192 bf16" in found.stdout
+    assert "1024 x 8192 fp8" in found.stdout
 
 
 @pytest.mark.long
