@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +13,7 @@ from shardwright.cli.session import asking
 
 def evidence(
     context: typer.Context,
-    model: question.Model = None,
+    model: Annotated[str | None, typer.Option(help="A model of the catalogue.")] = None,
     on: question.On = None,
     chips: question.Chips = None,
     stack: question.Stack = None,

@@ -68,7 +68,7 @@ class Wording:
         place = field if parameter is None else _label(parameter)
         if parameter is not None and rest:
             place += f" ({rest})"
-        value = "" if _is_long(error.value) else f" {error.value}"
+        value = f" {error.value}" if _is_shown(error.value) else ""
         line = f"{place}{value}: {self._in_options(error.rule)}"
         needs_help = error.value is None or problem.type == _UNKNOWN_NAME
         if parameter is None or rest or not needs_help:
@@ -109,9 +109,8 @@ def _label(parameter: Any) -> str:
     return str(max(parameter.opts, key=len) if is_option else parameter.name.upper())
 
 
-def _is_long(value: object) -> bool:
-    """Returns whether an error says more without the value: there is none, or it is long, or an
-    object."""
+def _is_shown(value: object) -> bool:
+    """Returns whether an error shows the value: it is a short text or a number."""
     if not isinstance(value, (str, int, float)):
-        return True
-    return len(str(value)) > _LONGEST_VALUE or "\n" in str(value)
+        return False
+    return len(str(value)) <= _LONGEST_VALUE and "\n" not in str(value)

@@ -45,9 +45,9 @@ def run_request(
     model: str | None,
 ) -> dict[str, Any]:
     """Returns the log or the measurements of a run, and what ran: the answer that it was launched
-    from, or else its script, model and cluster. Without an id and a script these are what
-    SHARDWRIGHT_ID names, or else the parameters of the history. Raises ValueError where nothing
-    says what ran, or the log and the history are not exactly one."""
+    from, or else its script, model and cluster. Where no option says what ran, SHARDWRIGHT_ID
+    names it; the parameters of a history are its script. Raises ValueError where nothing says what
+    ran, or there is not exactly one of a log and a history."""
     history = _history(log, mlflow, csv)
     kinds = {"recommendation": recommendation, "prediction": prediction, "check": check}
     # SHARDWRIGHT_ID and comments of schedulers have the kind before the id, as check-0199c2f4.
@@ -56,10 +56,12 @@ def run_request(
     }
     if job is not None:
         subject["launch"] = launch_request(job, format_)["launch"]
-    subject = subject or {**report_members(os.environ)}
+    described = question.question_parts(model, on, None, None, chips, None, None)
+    if not (subject or described):
+        subject = {**report_members(os.environ)}
     if not subject and history is not None and history.parameters:
         subject["launch"] = {"arguments": history.launch_text()}
-    subject |= question.question_parts(model, on, None, None, chips, None, None)
+    subject |= described
     if not subject:
         raise ValueError(_UNNAMED)
     measured = {"log": log_of(str(log))} if history is None else history.report_members()
