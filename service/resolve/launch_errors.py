@@ -118,15 +118,11 @@ class LaunchErrors:
 
     def missing(self, name: str) -> Invalid:
         """Returns the error for a field that neither the launch nor the request has, such as
-        "workload.seq_len". It shows how to write the field."""
-        part, *steps = name.split(".")
+        "workload.seq_len"."""
         if name in self.reading.unresolved_parts:
             return Invalid(name, None, f"is required: {self.reading.unresolved_parts[name]}")
-        example = "…"  # becomes {"seq_len": …}
-        for step in reversed(steps):
-            example = f'{{"{step}": {example}}}'
-        rule = f'is required: the launch does not say it; write it there, or "{part}": {example}'
-        return Invalid(name, None, f"{rule} beside it{self._hint()}")
+        cure = "write it there, or give it beside the launch"
+        return Invalid(name, None, f"is required: the launch does not say it; {cure}{self._hint()}")
 
     def _hint(self) -> str:
         """Returns words on parts of the launch that were not understood and may have meant a

@@ -15,7 +15,7 @@ from typing import Any
 from models.errors import Invalid
 from service.errors import NotATrainingJob, Refused
 from service.field_violations import MAX_VALUE_CHARACTERS, truncate
-from service.formats.launch.formats import FORMATS
+from service.formats.launch.formats import FORMATS, READ_NAMES
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, OwnName
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.recognition import (
@@ -219,7 +219,7 @@ def _recognized_format(launch: LaunchForm, field: str) -> Recognized:
         other = job_without_training(launch.text, launch.beside)
         if other is not None:
             raise NotATrainingJob(f"{field}.arguments", *other)
-        rule = f"is not told by what the launch starts: give one of {', '.join(FORMATS)}"
+        rule = f"is not told by what the launch starts: give one of {', '.join(READ_NAMES)}"
         raise Invalid(f"{field}.format", None, rule)
     return format_
 

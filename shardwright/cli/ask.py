@@ -7,13 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from shardwright.cli import question
-from shardwright.cli.output import Output, layout_words, step_interval
+from shardwright.cli.output import Output, layout_words
 from shardwright.cli.session import asking
 
 
 def ask(
-    model: Annotated[str, typer.Argument(help="A model, or the path of a config.json.")],
-    on: Annotated[str, typer.Option("--on", help="A cluster of the catalogue, such as h100.")],
+    context: typer.Context,
+    model: question.ModelArgument,
+    on: question.RequiredOn,
     seq_len: Annotated[int, typer.Option(min=1, help="Tokens of a sequence.")],
     batch: Annotated[int, typer.Option(min=1, help="Sequences of a step, over all chips.")],
     stack: Annotated[str, typer.Option(help="The training framework, such as torchtitan.")],
@@ -25,8 +26,8 @@ def ask(
     json: question.AsJson = None,
 ) -> None:
     """Ask for the configuration to launch."""
-    output = Output(as_json=json)
-    with asking(output, "searching all layouts", local=local) as client:
+    output = Output(as_json=False if script else json)  # a script is no place for a problem
+    with asking(context, output, "searching all layouts", local=local) as client:
         parts = question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
         request: Any = {**parts, "stack": stack}
         answer: Any = client.create_recommendation(request)
@@ -46,11 +47,9 @@ def _format(answer: dict[str, Any]) -> str:
 def _show(output: Output, answer: dict[str, Any]) -> None:
     """Prints a recommendation for people: the layout to launch, then the reasons."""
     recommended = answer["layouts"][answer["recommended"]]["prediction"]
-    step = step_interval(recommended)
-    output.headline("good", layout_words(recommended["layout"]), f"a step takes {step}")
+    output.predicted_layout(layout_words(recommended["layout"]), recommended)
     mfu = recommended["mfu"]["causal"]
     output.bar("MFU", mfu, f"{mfu:.0%} of peak")
-    output.memory_bar(recommended, recommended["fit_probability"])
     for reason in answer["reasons"]:
         output.point("plain", reason)
     output.more(f"recommendation {answer['id']}: give this id with a report of the run")

@@ -24,6 +24,7 @@ _VERDICTS = {
 
 
 def check(
+    context: typer.Context,
     script: Annotated[str, typer.Argument(help="The script of the job, or - for standard input.")],
     on: question.On = None,
     nodes: question.Nodes = None,
@@ -32,9 +33,7 @@ def check(
     model: question.Model = None,
     seq_len: question.SeqLen = None,
     batch: question.Batch = None,
-    format_: Annotated[
-        str | None, typer.Option("--format", help="Whose words these are; else it is found out.")
-    ] = None,
+    format_: question.Format = None,
     store: Annotated[
         bool, typer.Option("--store", help="Keep the answer, for a report of the run.")
     ] = False,
@@ -44,7 +43,7 @@ def check(
 ) -> None:
     """Check a job before it is submitted."""
     output = Output(as_json=json)
-    with asking(output, "checking the job", local=local) as client:
+    with asking(context, output, "checking the job", local=local) as client:
         request: Any = launch_request(script, format_)
         request |= question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
         if store:

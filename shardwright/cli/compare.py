@@ -9,11 +9,12 @@ import typer
 
 from shardwright.cli import question
 from shardwright.cli.check import launch_request
-from shardwright.cli.output import Output, layout_words, step_interval
+from shardwright.cli.output import Output, layout_words
 from shardwright.cli.session import asking
 
 
 def compare(
+    context: typer.Context,
     first: Annotated[str, typer.Argument(help="The script of a job, or - for standard input.")],
     second: Annotated[
         str | None, typer.Argument(help="That of another; else the best layout.")
@@ -25,15 +26,16 @@ def compare(
     model: question.Model = None,
     seq_len: question.SeqLen = None,
     batch: question.Batch = None,
+    format_: question.Format = None,
     local: question.Local = False,
     json: question.AsJson = None,
 ) -> None:
     """Hold two jobs side by side, or one against the best layout on the same chips."""
     output = Output(as_json=json)
-    with asking(output, "comparing", local=local) as client:
-        request: Any = {"first": launch_request(first, None)}
+    with asking(context, output, "comparing", local=local) as client:
+        request: Any = {"first": launch_request(first, format_)}
         if second is not None:
-            request["second"] = launch_request(second, None)
+            request["second"] = launch_request(second, format_)
         request |= question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
         answer: Any = client.compare(request)
     names = {"first": first, "second": second or "the best layout"}
@@ -45,8 +47,7 @@ def _show(output: Output, answer: dict[str, Any], names: dict[str, str]) -> None
     best layout."""
     for side, name in names.items():
         predicted = answer[side]["prediction"]
-        step = step_interval(predicted)
-        output.headline("good", name, f"a step takes {step}: {layout_words(predicted['layout'])}")
+        output.predicted_layout(f"{name}: {layout_words(predicted['layout'])}", predicted)
     differences = [(term, more_s) for term, more_s in answer["time"].items() if more_s]
     differences.sort(key=lambda difference: -abs(difference[1]))  # the largest first
     rows = [[term.removesuffix("_s"), f"{more_s:+.3g} s"] for term, more_s in differences]

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from shardwright.cli import question
-from shardwright.cli.check import launch_request
-from shardwright.cli.job_logs import log_of
+from shardwright.cli import question, run_request
 from shardwright.cli.output import Output
 from shardwright.cli.session import asking
 
 
 def explain(
-    log: Annotated[str, typer.Argument(help="The log of the run, or - for standard input.")],
-    job: Annotated[str | None, typer.Option(help="The script that launched it.")] = None,
-    recommendation: Annotated[str | None, typer.Option(help="The id that it came from.")] = None,
-    prediction: Annotated[str | None, typer.Option(help="The id that it came from.")] = None,
+    context: typer.Context,
+    log: run_request.Log = None,
+    mlflow: run_request.MlflowRun = None,
+    csv: run_request.Csv = None,
+    recommendation: run_request.Recommendation = None,
+    prediction: run_request.Prediction = None,
+    check: run_request.Check = None,
+    job: run_request.Job = None,
+    format_: question.Format = None,
     on: question.On = None,
     chips: question.Chips = None,
     model: question.Model = None,
@@ -26,21 +29,46 @@ def explain(
 ) -> None:
     """Explain a run: where its time went, or what it died of, and what to try."""
     output = Output(as_json=json)
-    with asking(output, "reading the log", local=local) as client:
-        request: Any = question.without_empty(
-            log=log_of(log),
-            launch=None if job is None else launch_request(job, None)["launch"],
-            recommendation_id=recommendation,
-            prediction_id=prediction,
-            model=question.model_part(model),
-            cluster=question.cluster_part(on, None, None, chips),
+    with asking(context, output, "reading the log", local=local) as client:
+        request: Any = run_request.run_request(
+            log=log,
+            mlflow=mlflow,
+            csv=csv,
+            recommendation=recommendation,
+            prediction=prediction,
+            check=check,
+            job=job,
+            format_=format_,
+            on=on,
+            chips=chips,
+            model=model,
         )
         answer: Any = client.explain(request)
     output.answer(answer, _show)
 
 
 def _show(output: Output, answer: dict[str, Any]) -> None:
-    """Prints an explanation for people: how the run ended, what to try first, and warnings."""
-    output.headline("good", answer["outcome"], answer["first_fix"])
+    """Prints an explanation for people: how the run went, what to try first, and warnings."""
+    output.headline(*_verdict(answer), answer["first_fix"])
+    speed = answer["speed"]
+    if speed is not None and speed["slower_by"] is not None:
+        output.point("plain", speed["summary"])
     for warning in answer["warnings"]:
-        output.point("warning", warning["message"] if isinstance(warning, dict) else str(warning))
+        output.point("warning", warning["message"])
+
+
+def _verdict(answer: dict[str, Any]) -> tuple[str, str]:
+    """Returns the kind and the title of the headline: how a run ended, or how fast it was beside
+    what was predicted where it ended well."""
+    if answer["outcome"] != "ok":
+        return "bad", answer["outcome"].replace("_", " ").upper()
+    if answer["failure"] is not None:
+        return "bad", "CAME TO NO STEP"
+    speed = answer["speed"]
+    if speed is None or speed["slower_by"] is None:
+        return "open", "NOTHING PREDICTED"
+    if speed["within_interval"]:
+        return "good", "AS PREDICTED"
+    if speed["slower_by"] > 0:
+        return "warning", "SLOWER THAN PREDICTED"
+    return "good", "FASTER THAN PREDICTED"

@@ -15,8 +15,9 @@ _WHOLE = ("domain", "num_chips")
 
 
 def frontier(
-    model: Annotated[str, typer.Argument(help="A model, or the path of a config.json.")],
-    on: Annotated[str, typer.Option("--on", help="A cluster of the catalogue, such as h100.")],
+    context: typer.Context,
+    model: question.ModelArgument,
+    on: question.RequiredOn,
     seq_len: Annotated[int, typer.Option(min=1, help="Tokens of a sequence.")],
     batch: Annotated[int, typer.Option(min=1, help="Sequences of a step, over all chips.")],
     stack: Annotated[str, typer.Option(help="The training framework, such as torchtitan.")],
@@ -32,7 +33,7 @@ def frontier(
 ) -> None:
     """Say over a grid of clusters and models where a pipeline is worth its trouble."""
     output = Output(as_json=json)
-    with asking(output, "searching every point", local=local) as client:
+    with asking(context, output, "searching every point", local=local) as client:
         parts = question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
         request: Any = {**parts, "stack": stack, "grid": dict(map(_axis, vary))}
         answer: Any = client.draw_frontier(request)

@@ -18,7 +18,7 @@ def mcp(
 ) -> None:
     """Serve the tools of agents (Model Context Protocol). It needs shardwright[mcp]."""
     if importlib.util.find_spec("mcp") is None:
-        Output().failure("the tools are not installed: pip install 'shardwright[mcp]'")
+        Output(as_json=False).failure("the tools are not installed: pip install 'shardwright[mcp]'")
         raise typer.Exit(ExitCode.NO_ANSWER)
     from shardwright.mcp import server
 

@@ -54,7 +54,7 @@ class Output:
     def answer(self, answer: Any, show: Callable[[Output, Any], None]) -> None:
         """Prints an answer of the service: as JSON, or for people as `show` does."""
         if self.as_json:
-            sys.stdout.write(f"{json.dumps(answer, indent=2, ensure_ascii=False)}\n")
+            self._write(answer)
         else:
             show(self, answer)
 
@@ -96,7 +96,17 @@ class Output:
         filled = round(min(max(share, 0.0), 1.0) * _BAR)
         colour = "red" if share > 1 else "green"
         cells = Text.assemble(("█" * filled, colour), ("░" * (_BAR - filled), "dim"))
-        self.console.print(Text.assemble(f"  {name:<8}", cells, f"  {text}"))
+        self.console.print(Text.assemble(f"  {name:<7} ", cells, f"  {text}"))
+
+    def predicted_layout(self, title: str, prediction: Mapping[str, Any]) -> None:
+        """Prints whether a layout fits and how long its step takes, then the memory that it
+        needs."""
+        step = step_interval(prediction)
+        if prediction["fits"]:
+            self.headline("good", title, f"a step takes {step}")
+        else:
+            self.headline("bad", "WILL NOT FIT", f"{title}: a step would take {step}")
+        self.memory_bar(prediction, prediction["fit_probability"])
 
     def memory_bar(self, figures: Mapping[str, Any], fit_probability: float) -> None:
         """Prints the memory that a layout needs, as a share of what is usable on its chips."""
@@ -117,13 +127,25 @@ class Output:
             table.add_row(*row)
         self.console.print(table)
 
-    def failure(self, sentence: str, details: Sequence[str] = ()) -> None:
-        """Prints to standard error what went wrong."""
+    def failure(
+        self,
+        sentence: str,
+        details: Sequence[str] = (),
+        *,
+        document: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Prints to standard error what went wrong. Where output is JSON, prints the problem to
+        standard output too: the `document` of the service, or one that has the sentence."""
         from rich.text import Text
 
         self.errors.print(Text.assemble(("error: ", "bold red"), sentence))
         for detail in details:
             self.errors.print(Text(f"  {detail}"))
+        if self.as_json:
+            self._write(document or {"title": "There is no answer", "detail": sentence})
+
+    def _write(self, document: Any) -> None:
+        sys.stdout.write(f"{json.dumps(document, indent=2, ensure_ascii=False)}\n")
 
 
 def interval(middle: float, low: float, high: float, unit: str) -> str:

@@ -8,11 +8,12 @@ import typer
 
 from shardwright.cli import question
 from shardwright.cli.check import launch_request
-from shardwright.cli.output import Output, layout_words, rounded, step_interval
+from shardwright.cli.output import Output, layout_words, rounded
 from shardwright.cli.session import asking
 
 
 def predict(
+    context: typer.Context,
     script: Annotated[str, typer.Argument(help="The script of the job, or - for standard input.")],
     on: question.On = None,
     nodes: question.Nodes = None,
@@ -21,23 +22,24 @@ def predict(
     model: question.Model = None,
     seq_len: question.SeqLen = None,
     batch: question.Batch = None,
+    format_: question.Format = None,
     local: question.Local = False,
     json: question.AsJson = None,
 ) -> None:
     """Predict a job as it is written, and keep the prediction for a report."""
     output = Output(as_json=json)
-    with asking(output, "predicting the job", local=local) as client:
-        request: Any = launch_request(script, None)
+    with asking(context, output, "predicting the job", local=local) as client:
+        request: Any = launch_request(script, format_)
         request |= question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
         answer: Any = client.create_prediction(request)
     output.answer(answer, _show)
 
 
 def _show(output: Output, answer: dict[str, Any]) -> None:
-    """Prints a prediction for people: the step time of each layout, and the terms it is made of."""
+    """Prints a prediction for people: the memory and the step time of each layout, and the
+    terms that the step is made of."""
     for prediction in answer["layouts"]:
-        step = step_interval(prediction)
-        output.headline("good", layout_words(prediction["layout"]), f"a step takes {step}")
+        output.predicted_layout(layout_words(prediction["layout"]), prediction)
         for name, seconds in prediction["time"].items():
             if seconds > 0:
                 share = seconds / prediction["step_time_s"]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import typer
+
 from shardwright.cli import question
 from shardwright.cli.output import Output
 from shardwright.cli.session import asking
 
 
-def profiles(json: question.AsJson = None) -> None:
+def profiles(context: typer.Context, json: question.AsJson = None) -> None:
     """List the profiles and their active versions."""
     output = Output(as_json=json)
-    with asking(output, "looking at profiles") as client:
+    with asking(context, output, "looking at profiles") as client:
         listed = [*client.list_profiles()]
     output.answer(listed, _show)
 

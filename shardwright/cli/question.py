@@ -12,16 +12,24 @@ from shardwright.cli.job_files import read_text
 
 _CHIPS_OF_NODE = 8  # of most machines that are trained on; --gpus-per-node says otherwise
 
-Model = Annotated[
-    str | None, typer.Option(help="A model of the catalogue, or the path of a config.json.")
-]
-On = Annotated[str | None, typer.Option("--on", help="A cluster of the catalogue, such as h100.")]
+_MODEL = "A model of the catalogue, or the path of a config.json or of its folder."
+_ON = "A chip or cluster of the catalogue, such as h100, or h100:64 for 64 chips."
+Model = Annotated[str | None, typer.Option(help=_MODEL)]
+ModelArgument = Annotated[str, typer.Argument(help=_MODEL)]
+On = Annotated[str | None, typer.Option("--on", help=_ON)]
+RequiredOn = Annotated[str, typer.Option("--on", help=_ON)]
 Nodes = Annotated[int | None, typer.Option(min=1, help="How many nodes the job has.")]
 GpusPerNode = Annotated[int | None, typer.Option(min=1, help="How many GPUs a node has.")]
 Chips = Annotated[int | None, typer.Option(min=1, help="How many chips the job has in all.")]
 SeqLen = Annotated[int | None, typer.Option(min=1, help="Tokens of a sequence.")]
 Batch = Annotated[int | None, typer.Option(min=1, help="Sequences of a step, over all chips.")]
 Stack = Annotated[str | None, typer.Option(help="The training framework, such as torchtitan.")]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format", help="The launcher of the script, such as axolotl; else it is found out."
+    ),
+]
 Local = Annotated[
     bool,
     typer.Option(
@@ -36,17 +44,23 @@ AsJson = Annotated[
 
 def model_part(model: str | None) -> Any:
     """Returns the model as a request has it: its name, or the content of the config.json at that
-    path."""
-    if model is None or not Path(model).is_file():
-        return model
-    return json.loads(read_text(model))
+    path or in that folder."""
+    if model is None:
+        return None
+    for path in (Path(model), Path(model, "config.json")):
+        if path.is_file():
+            return json.loads(read_text(str(path)))
+    return model
 
 
 def cluster_part(
     on: str | None, nodes: int | None, gpus_per_node: int | None, chips: int | None
 ) -> dict[str, Any] | None:
     """Returns the cluster as a request has it; None where no option gives it. `on` is the name of a
-    chip or cluster. Raises ValueError where there are nodes or chips without a name."""
+    chip or cluster, perhaps with a number of chips, such as "h100:64". Raises ValueError where
+    there are nodes or chips without a name, or two numbers of them."""
+    if on is not None and ":" in on:
+        on, chips = _counted(on, nodes, chips)
     if nodes is not None and chips is None:
         chips = nodes * (gpus_per_node or _CHIPS_OF_NODE)
     if on is None:
@@ -54,6 +68,17 @@ def cluster_part(
             raise ValueError("how many nodes or chips there are says nothing without --on CHIP")
         return None
     return {"preset": on} if chips is None else {"preset": on, "num_chips": chips}
+
+
+def _counted(on: str, nodes: int | None, chips: int | None) -> tuple[str, int]:
+    """Returns the name and the number of chips in a text such as "h100:64". Raises ValueError where
+    it has no number, or an option gives one too."""
+    name, _, number = on.partition(":")
+    if not number.isdecimal() or int(number) == 0:
+        raise ValueError(f"--on {on}: say the number of chips behind the colon, as {name}:64")
+    if nodes is not None or chips is not None:
+        raise ValueError(f"--on {on} says the number of chips: leave out --nodes and --chips")
+    return name, int(number)
 
 
 def workload_part(seq_len: int | None, batch: int | None) -> dict[str, Any]:

@@ -21,7 +21,8 @@ def serve(
 ) -> None:
     """Serve on this machine. It needs shardwright[server]."""
     if importlib.util.find_spec("service") is None:
-        Output().failure("the server is not installed: pip install 'shardwright[server]'")
+        output = Output(as_json=False)
+        output.failure("the server is not installed: pip install 'shardwright[server]'")
         raise typer.Exit(ExitCode.NO_ANSWER)
     given = {"--host": host, "--port": port}
     options = [f"{name}={value}" for name, value in given.items() if value is not None]

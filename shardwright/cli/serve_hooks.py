@@ -21,7 +21,7 @@ def serve_hooks(
     key: Annotated[Path | None, typer.Option(help="The key of the certificate.")] = None,
 ) -> None:
     """Serve the hooks of Kubernetes, SkyPilot and dstack. It needs shardwright[hooks]."""
-    output = Output()
+    output = Output(as_json=False)
     if importlib.util.find_spec("uvicorn") is None:
         output.failure("the policy server is not installed: pip install 'shardwright[hooks]'")
         raise typer.Exit(ExitCode.NO_ANSWER)

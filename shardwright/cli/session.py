@@ -13,26 +13,22 @@ from shardwright.cli.exit_codes import ExitCode
 from shardwright.cli.job_files import UnreadableFile
 from shardwright.cli.local import NoServer, local_service
 from shardwright.cli.output import Output
-from shardwright.client.errors import Invalid, NotFound, Problem, ShardwrightError, Unauthorized
+from shardwright.cli.refusals import wording_of
+from shardwright.client.errors import Invalid, NotFound, Problem, ShardwrightError
 from shardwright.client.settings import ClientSettings
 
 if TYPE_CHECKING:
     from shardwright.client.client import Client
 
 NOT_A_TRAINING_JOB = "not-a-training-job"
-_CURES = {
-    "model": "on the command line: --model with a name, or with the path of a config.json",
-    "model.vocab_size": "on the command line: --model with a name or the path of a config.json says"
-    " it, or the flag in the script",
-    "cluster": "on the command line: --on with a chip or machine, such as --on h100",
-}
-"""The option to type, by the field of the request that a problem is about."""
 
 
 @contextmanager
-def asking(output: Output, doing: str | None, *, local: bool = False) -> Iterator[Client]:
-    """Yields a client for the block. Shows `doing` as progress on a terminal. An error in the block
-    ends the command with a sentence and an exit code."""
+def asking(
+    context: typer.Context, output: Output, doing: str | None, *, local: bool = False
+) -> Iterator[Client]:
+    """Yields a client for the block of a command. Shows `doing` as progress on a terminal. An error
+    in the block ends the command with a sentence, in the words of its options, and an exit code."""
     status: AbstractContextManager[Any] = nullcontext()
     if doing is not None:
         status = output.status(doing)
@@ -40,7 +36,8 @@ def asking(output: Output, doing: str | None, *, local: bool = False) -> Iterato
         with status, _settings(local=local) as settings, connected(settings) as client:
             yield client
     except Problem as problem:
-        output.failure(problem.detail, _details(problem))
+        sentence, details = wording_of(context.command.params).sentences(problem)
+        output.failure(sentence, details, document=problem.document)
         raise typer.Exit(_code_of(problem)) from None
     except (ShardwrightError, NoServer) as error:
         output.failure(str(error))
@@ -68,15 +65,6 @@ def _settings(*, local: bool) -> Iterator[ClientSettings]:
             yield settings
     else:
         yield ClientSettings.from_environment()
-
-
-def _details(problem: Problem) -> list[str]:
-    """Returns the lines to print below a problem's first sentence: further errors, and what to
-    do."""
-    if isinstance(problem, Unauthorized):
-        return ["give the key in SHARDWRIGHT_KEY, or in the file that SHARDWRIGHT_KEY_FILE names"]
-    cures = dict.fromkeys(_CURES[error.field] for error in problem.errors if error.field in _CURES)
-    return [*(str(error) for error in problem.errors[1:]), *cures]
 
 
 def _code_of(problem: Problem) -> ExitCode:

@@ -16,9 +16,10 @@ from shardwright.cli.session import asking
 
 
 def sweep(
+    context: typer.Context,
     model: Annotated[list[str], typer.Option(help="A model; again for another.")],
     on: Annotated[
-        list[str], typer.Option("--on", help="A cluster and its chips, as h100:64; again too.")
+        list[str], typer.Option("--on", help="A cluster and its chips, such as h100:64; again too.")
     ],
     seq_len: Annotated[list[int], typer.Option(min=1, help="Tokens of a sequence; again too.")],
     batch: Annotated[list[int], typer.Option(min=1, help="Sequences of a step; again too.")],
@@ -28,10 +29,10 @@ def sweep(
 ) -> None:
     """Search every combination, and list what is recommended for each."""
     output = Output(as_json=json)
-    with asking(output, None, local=local) as client:
+    with asking(context, output, None, local=local) as client:
         request: Any = {
             "models": [question.model_part(name) for name in model],
-            "clusters": [_cluster(place) for place in on],
+            "clusters": [question.cluster_part(place, None, None, None) for place in on],
             "workloads": list(starmap(question.workload_part, product(seq_len, batch))),
             "stacks": stack,
         }
@@ -49,15 +50,6 @@ def _show(output: Output, items: list[dict[str, Any]], sweep_id: str) -> None:
     columns = ["model", "chips", "sequence", "batch", "stack", "layout", "a step takes"]
     output.table(columns, [_row(item) for item in items])
     output.more(f"sweep {sweep_id}")
-
-
-def _cluster(text: str) -> Any:
-    """Returns a cluster as a request has it: "h100:64" gives 64 chips of the preset h100. Raises
-    ValueError without a number of chips."""
-    name, _, chips = text.partition(":")
-    if not chips.isdigit():
-        raise ValueError(f"--on {text}: say the chips as well, as {name}:64")
-    return question.cluster_part(name, None, None, int(chips))
 
 
 @contextmanager

@@ -18,14 +18,15 @@ from shardwright.client.settings import ClientSettings
 
 
 class AsyncClient(AsyncRoutes):
-    """Asks a service. Without settings, where and how the environment says."""
+    """Asks the service at a URL, or as settings say. What is not given is that of the
+    environment."""
 
     def __init__(
         self,
-        settings: ClientSettings | None = None,
+        settings: ClientSettings | str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self.settings = settings or ClientSettings.from_environment()
+        self.settings = ClientSettings.of(settings)
         self._http = httpx.AsyncClient(transport=transport, **http_options(self.settings))
 
     async def __aenter__(self) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Self
@@ -27,6 +27,15 @@ class ClientSettings:
     them, four outlast a service that is started again."""
 
     @classmethod
+    def of(cls, given: ClientSettings | str | None) -> ClientSettings:
+        """Returns the settings that are given; for the URL of a service, or None, those of the
+        environment, with that URL. Raises ValueError where a value is wrong."""
+        if isinstance(given, ClientSettings):
+            return given
+        settings = cls.from_environment()
+        return settings if given is None else replace(settings, url=_url("the URL", given))
+
+    @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
         """Returns the settings that SHARDWRIGHT_URL, SHARDWRIGHT_KEY or SHARDWRIGHT_KEY_FILE, and
         SHARDWRIGHT_TIMEOUT_S give. Raises ValueError where one of them is wrong."""
@@ -36,7 +45,7 @@ class ClientSettings:
         if key is None and file:
             key = _key_in(file)
         return cls(
-            url=_url(given.get("SHARDWRIGHT_URL") or DEFAULT_URL),
+            url=_url("SHARDWRIGHT_URL", given.get("SHARDWRIGHT_URL") or DEFAULT_URL),
             key=key,
             timeout_s=_seconds(given.get("SHARDWRIGHT_TIMEOUT_S") or _TIMEOUT_S),
         )
@@ -53,12 +62,11 @@ def _key_in(file: str) -> str | None:
         ) from None
 
 
-def _url(url: str) -> str:
-    """Returns the URL unchanged. Raises ValueError where it is not an HTTP address."""
+def _url(name: str, url: str) -> str:
+    """Returns the URL unchanged. Raises ValueError, which calls it by `name`, where it is not an
+    HTTP address."""
     if not url.startswith(("http://", "https://")):
-        raise ValueError(
-            f"SHARDWRIGHT_URL is {url!r}, which is no address: give it as {DEFAULT_URL}"
-        )
+        raise ValueError(f"{name} is {url!r}, which is no address: give it as {DEFAULT_URL}")
     return url
 
 

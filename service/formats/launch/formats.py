@@ -131,9 +131,12 @@ _ALL = (
     _format_of(accelerate_writer, trainer_reader, "fsdp", "trl", starter="accelerate"),
 )
 FORMATS: Mapping[str, LaunchFormat] = {format_.name: format_ for format_ in _ALL}
-TOOLS = ("transformers", "trl", "axolotl", "llama-factory", "llamafactory", "ms-swift", "swift")
+_TOOLS = ("transformers", "trl", "axolotl", "llama-factory", "ms-swift")
+TOOLS = (*_TOOLS, "llamafactory", "swift")  # with other spellings
 """Tools that start the Trainer of transformers, whose files the reader of accelerate takes. They
 are read, and resolve to FSDP or DeepSpeed by what they say; launches are written for these two."""
+READ_NAMES = (*FORMATS, *_TOOLS)
+"""The names by which a launch may call its format."""
 
 
 def format_named(name: str) -> LaunchFormat | None:

@@ -136,7 +136,7 @@ def test_the_vocabulary_of_a_public_tokenizer_is_told(asked: Any) -> None:
 def test_what_nobody_says_has_its_place_and_what_may_have_been_meant(asked: Any) -> None:
     flags = f"{LLAMA_2} --tokenizer-type HuggingFaceTokenizer"
     rule = faults(asked, "megatron", flags, model=None)["model.vocab_size"]
-    assert 'write it there, or "model": {"vocab_size": …} beside it' in rule
+    assert "write it there, or give it beside the launch" in rule
     misspelt = LLAMA_2.replace("--seq-length", "--seq-lenght")
     rules = faults(asked, "megatron", misspelt, model={"vocab_size": 32000})
     assert any("did you mean --seq-length?" in rule for rule in rules.values()), rules

@@ -10,14 +10,10 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from typer.testing import CliRunner, Result
 
-from shardwright.cli import session
 from shardwright.cli.job_files import files_beside
-from shardwright.cli.main import app
-from shardwright.client.client import Client
-from shardwright.client.settings import ClientSettings
 from tests.paths import ROOT
+from tests.shardwright.cli.commands import run_against, shown
 
 LORA = """base_model: Qwen/Qwen2.5-14B
 adapter: lora
@@ -34,26 +30,6 @@ JOB = """#!/bin/bash
 export HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz
 srun torchrun --nnodes 2 --nproc_per_node 8 -m axolotl.cli.train lora.yaml
 """
-
-
-@pytest.fixture
-def run(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs a command against an application in this process."""
-    return _run_against(client, monkeypatch)
-
-
-def _run_against(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Any:
-    settings = ClientSettings(url="http://testserver")
-
-    def connected(_: ClientSettings) -> Client:
-        return Client(settings, transport=client._transport)
-
-    monkeypatch.setattr(session, "connected", connected)
-
-    def run(*arguments: str, **options: Any) -> Result:
-        return CliRunner().invoke(app, [*arguments], **options)
-
-    return run
 
 
 @pytest.fixture
@@ -75,7 +51,7 @@ def test_a_job_is_checked_with_the_files_beside_it(run: Any, job: str) -> None:
 def test_who_has_no_key_is_told_where_to_give_it(
     make_client: Any, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = _run_against(make_client(require_api_keys=True), monkeypatch)
+    run = run_against(make_client(require_api_keys=True), monkeypatch)
     found = run("check", job, "--on", "h100")
     assert found.exit_code == 1
     assert "SHARDWRIGHT_KEY" in found.stderr
@@ -114,7 +90,7 @@ def test_a_wrong_question_names_the_field(run: Any) -> None:
 def test_what_a_job_leaves_out_is_asked_for_by_its_option(run: Any, job: str) -> None:
     found = run("check", job)
     assert found.exit_code == 2
-    assert "--on with a chip" in " ".join(found.output.split())
+    assert "--on: is required: a launch does not name its chips" in shown(found.stderr)
 
 
 def test_an_answer_for_people_has_the_verdict_first(run: Any, job: str) -> None:
@@ -135,6 +111,20 @@ def test_a_prediction_says_which_reports_moved_it(
     found = run("predict", job, "--on", "h100", "--no-json").stdout
     assert "longer than under version 1: " in found
     assert "from 5 reports of " in found
+
+
+def test_a_job_that_does_not_fit_is_no_ok_of_any_command(run: Any, tmp_path: Path) -> None:
+    large = tmp_path / "large.sh"
+    large.write_text(SLURM.format(shard=16, tensor=1).replace("mode full", "mode none"))
+    on = ("--on", "h100:16", "--model", "llama-3.1-70b")
+    for command in (("predict", str(large)), ("compare", str(large), str(large))):
+        found = run(*command, *on, "--no-json", env={"COLUMNS": "400"})
+        assert found.exit_code == 0, found.output
+        headline, memory, *_ = found.stdout.splitlines()
+        assert headline.startswith("X WILL NOT FIT")
+        assert memory.startswith("  memory")
+        assert "of 79.1: fits with <1%" in memory
+        assert "OK" not in found.stdout
 
 
 def test_what_a_framework_refuses_is_shown_with_the_file_that_does(run: Any) -> None:
@@ -220,18 +210,68 @@ def test_a_sweep_lists_every_combination(run: Any) -> None:
 def test_the_loop_from_a_check_to_its_report_needs_no_id(
     run: Any, two_jobs: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checked = json.loads(run("check", two_jobs[0], *ON_H100, "--store", "--json").stdout)
+    checked, log = _checked_and_logged(run, two_jobs[0], tmp_path, slower=1.0)
     monkeypatch.setenv("SHARDWRIGHT_ID", f"check-{checked['id']}")
-    seconds = checked["prediction"]["step_time_s"]
-    rate = round(64 * 8192 / 16 / seconds)
-    log = tmp_path / "train.log"
-    line = f"loss:  9.1  memory: 40.00GiB(50.00%)  tps: {rate:,}  mfu: 40.0%"
-    log.write_text("".join(f"[titan] step: {step}  {line}\n" for step in range(1, 12)))
-    found = run("report", str(log), "--label", "user=ada", "--json")
+    found = run("report", log, "--label", "user=ada", "--json")
     assert found.exit_code == 0, found.output
     report = json.loads(found.stdout)["report"]
     assert (report["check_id"], report["labels"]) == (checked["id"], {"user": "ada"})
     assert abs(report["residual"]) < 0.01
+
+
+def _checked_and_logged(
+    run: Any, job: str, folder: Path, *, slower: float
+) -> tuple[dict[str, Any], str]:
+    """Returns the stored check of a job, and the log of a run of it, whose steps take `slower`
+    times as long as predicted."""
+    checked = json.loads(run("check", job, *ON_H100, "--store", "--json").stdout)
+    rate = round(64 * 8192 / 16 / (slower * checked["prediction"]["step_time_s"]))
+    log = folder / "train.log"
+    line = f"loss:  9.1  memory: 40.00GiB(50.00%)  tps: {rate:,}  mfu: 40.0%"
+    log.write_text("".join(f"[titan] step: {step}  {line}\n" for step in range(1, 12)))
+    return checked, str(log)
+
+
+def test_a_slow_run_is_explained_by_whatever_names_its_check(
+    run: Any, two_jobs: tuple[str, str], tmp_path: Path
+) -> None:
+    checked, log = _checked_and_logged(run, two_jobs[0], tmp_path, slower=1.9)
+    given = f"check-{checked['id']}"
+    ways: list[tuple[tuple[str, ...], str]] = [
+        ((), given),
+        (("--check", checked["id"]), ""),
+        (("--check", given), ""),
+    ]
+    for options, of_job in ways:
+        found = run("explain", log, *options, "--no-json", env={"SHARDWRIGHT_ID": of_job})
+        assert found.exit_code == 0, found.output
+        assert found.stdout.startswith("! SLOWER THAN PREDICTED")
+        assert "OK" not in found.stdout
+    reported = run("report", log, "--check", given, "--json", env={"SHARDWRIGHT_ID": ""})
+    assert json.loads(reported.stdout)["report"]["check_id"] == checked["id"]
+    unnamed = run("explain", log, env={"SHARDWRIGHT_ID": ""})
+    assert unnamed.exit_code == 2
+    assert "--check" in unnamed.stderr
+
+
+def test_an_exported_history_is_explained_as_a_log_is(
+    run: Any, two_jobs: tuple[str, str], tmp_path: Path
+) -> None:
+    history = tmp_path / "history.csv"
+    rows = "".join(f'"{step}","90.5"\n' for step in range(20))
+    history.write_text(f'"Step","myrun - step_time"\n{rows}')
+    ran = ("--job", two_jobs[0], *("--on", "h100", "--model", "llama-3.1-8b"))
+    of_another = {"SHARDWRIGHT_ID": "check-of-another-job"}
+    found = run("explain", "--csv", str(history), *ran, "--json", env=of_another)
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["speed"]["measured_step_time_s"] == 90.5
+
+
+def test_published_runs_are_listed_with_what_a_step_is(run: Any) -> None:
+    asked = ("--model", "llama-3.1-8b", "--on", "h100:64", "--stack", "megatron-bridge")
+    found = run("evidence", *asked, "--no-json", env={"COLUMNS": "300"})
+    assert "1024 x 8192 bf16" in found.stdout
+    assert "1024 x 8192 fp8" in found.stdout
 
 
 @pytest.mark.long

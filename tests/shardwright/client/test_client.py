@@ -32,6 +32,18 @@ def test_a_recommendation_is_made_and_found_again(ask: Client) -> None:
     assert "torchtitan" in ask.get_recommendation_launch_script(made["id"], "torchtitan")
 
 
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_client_is_made_of_a_url_and_takes_the_rest_from_the_environment(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDWRIGHT_URL", "http://other.example")
+    monkeypatch.setenv("SHARDWRIGHT_KEY", "secret")
+    settings = kind("http://shardwright.example:8000").settings
+    assert settings == ClientSettings(url="http://shardwright.example:8000", key="secret")
+    with pytest.raises(ValueError, match="the URL is 'shardwright:8000'"):
+        kind("shardwright:8000")
+
+
 def test_pages_are_fetched_until_there_are_no_more(ask: Client) -> None:
     one_by_one = [*ask.list_catalog("chips", limit=5)]
     assert one_by_one == [*ask.list_catalog("chips", limit=200)]
