@@ -13,7 +13,14 @@ from shardwright.cli.exit_codes import ExitCode
 from shardwright.cli.job_files import UnreadableFile
 from shardwright.cli.local import NoServer, local_service
 from shardwright.cli.output import Output
-from shardwright.client.errors import Invalid, NotFound, Problem, ShardwrightError, Unauthorized
+from shardwright.client.errors import (
+    FieldError,
+    Invalid,
+    NotFound,
+    Problem,
+    ShardwrightError,
+    Unauthorized,
+)
 from shardwright.client.settings import ClientSettings
 
 if TYPE_CHECKING:
@@ -30,9 +37,12 @@ _CURES = {
 
 
 @contextmanager
-def asking(output: Output, doing: str | None, *, local: bool = False) -> Iterator[Client]:
+def asking(
+    output: Output, doing: str | None, *, local: bool = False, judges_script: bool = False
+) -> Iterator[Client]:
     """Yields a client for the block. Shows `doing` as progress on a terminal. An error in the block
-    ends the command with a sentence and an exit code."""
+    ends the command with a sentence and an exit code. Where the command gives a verdict on a script
+    (`judges_script`), what the script says or leaves out is no fault of the question."""
     status: AbstractContextManager[Any] = nullcontext()
     if doing is not None:
         status = output.status(doing)
@@ -41,7 +51,7 @@ def asking(output: Output, doing: str | None, *, local: bool = False) -> Iterato
             yield client
     except Problem as problem:
         output.failure(problem.detail, _details(problem))
-        raise typer.Exit(_code_of(problem)) from None
+        raise typer.Exit(_code_of(problem, judges_script=judges_script)) from None
     except (ShardwrightError, NoServer) as error:
         output.failure(str(error))
         raise typer.Exit(ExitCode.NO_ANSWER) from None
@@ -79,9 +89,19 @@ def _details(problem: Problem) -> list[str]:
     return [*(str(error) for error in problem.errors[1:]), *cures]
 
 
-def _code_of(problem: Problem) -> ExitCode:
+def _code_of(problem: Problem, *, judges_script: bool) -> ExitCode:
     """Returns the exit code of a problem."""
     if problem.type == NOT_A_TRAINING_JOB:
         return ExitCode.NO_TRAINING_JOB
-    is_of_caller = isinstance(problem, (Invalid, NotFound))
-    return ExitCode.WRONG_QUESTION if is_of_caller else ExitCode.NO_ANSWER
+    if not isinstance(problem, (Invalid, NotFound)):
+        return ExitCode.NO_ANSWER
+    is_of_script = judges_script and problem.errors and all(map(_is_of_script, problem.errors))
+    return ExitCode.CANNOT_TELL if is_of_script else ExitCode.WRONG_QUESTION
+
+
+def _is_of_script(error: FieldError) -> bool:
+    """Returns True for an error about what a script says, or leaves out. Options of the command
+    line can say the same, and a value that one of them gives is not of the script."""
+    if error.value is None:
+        return error.field != "cluster"  # which is asked for by --on
+    return error.field.startswith("launch.") and error.field != "launch.format"

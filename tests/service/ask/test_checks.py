@@ -584,6 +584,8 @@ def test_a_check_is_of_the_nodes_that_are_held(shared_client) -> None:
         "#SBATCH --gpus-per-node=8\nvllm serve meta-llama/Llama-3.1-70B --tensor-parallel-size 8",
         "srun nvidia-smi",
         "mpirun -np 8 ./lmp -in in.lj",
+        "#!/bin/bash\nexport NCCL_DEBUG=WARN\nsource env.sh",
+        "echo hello",
     ],
 )
 def test_a_job_that_starts_nothing_known_to_train_is_no_training_job(
