@@ -141,6 +141,18 @@ def test_a_wrong_question_names_the_field(run: Any) -> None:
     assert "h100" in found.stderr
 
 
+def test_a_script_of_an_answer_is_checked_as_the_answer_says(run: Any) -> None:
+    """The service's own placeholders in it, such as the recipe of Megatron-Bridge, hide nothing."""
+    asked = ("ask", "llama-3.1-8b", "--on", "h100", "--seq-len", "8192", "--batch", "128",
+             "--chips", "64", "--stack", "megatron-bridge")  # fmt: skip
+    found = json.loads(run(*asked, "--json").stdout)
+    recommended = found["layouts"][found["recommended"]]["prediction"]
+    checked = run("check", "-", "--on", "h100", "--json", input=run(*asked, "--script").stdout)
+    answer = json.loads(checked.stdout)
+    assert checked.exit_code == 0, answer["summary"]
+    assert answer["prediction"]["step_time_s"] == pytest.approx(recommended["step_time_s"])
+
+
 def test_what_a_job_leaves_out_is_asked_for_by_its_option(run: Any, job: str) -> None:
     found = run("check", job)
     assert found.exit_code == 2
