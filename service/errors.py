@@ -291,6 +291,5 @@ class Refused(ServiceError):
 
 
 class NotATrainingJob(Refused):
-    def __init__(self, field: str, program: str, rule: str) -> None:
+    def __init__(self, field: str, program: str | None, rule: str) -> None:
         super().__init__([Invalid(field, program, rule)])
-        self.program = program

@@ -14,6 +14,5 @@ OF_CALLERS = frozenset(
         "SHARDWRIGHT_RANK",
         "SHARDWRIGHT_CHECK",
         "SHARDWRIGHT_HOOKS",
-        "SHARDWRIGHT_SBATCH",
     }
 )

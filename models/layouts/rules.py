@@ -9,6 +9,7 @@ which has the layout's values in it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -64,10 +65,25 @@ def lift_search_limits(problem: Problem, layout: Layout) -> Problem:
 
 def first_broken(problem: Problem, layouts: Layouts) -> Array:
     """Return an index into RULES of the first rule that each layout breaks, or -1; shape (n,)."""
+    passes = _passes(problem, layouts)
+    return np.where(passes.all(axis=0), -1, passes.argmin(axis=0))  # argmin: the first false
+
+
+def broken_by_each(problem: Problem, layouts: Sequence[Layout]) -> list[frozenset[Rule]]:
+    """Return every rule that each of the layouts breaks."""
+    passes = _passes(problem, Layouts.of(layouts)) if layouts else np.empty((len(RULES), 0))
+    return [
+        frozenset(rule for rule, is_obeyed in zip(RULES, column, strict=True) if not is_obeyed)
+        for column in passes.T.tolist()
+    ]
+
+
+def _passes(problem: Problem, layouts: Layouts) -> Array:
+    """Return whether each rule is obeyed by each of n layouts; shape (len(RULES), n)."""
     passes = np.empty((len(RULES), len(layouts)), dtype=bool)
     for index, rule in enumerate(RULES):
         passes[index] = rule.test(problem, layouts)
-    return np.where(passes.all(axis=0), -1, passes.argmin(axis=0))  # argmin: the first false
+    return passes
 
 
 def broken_rules(problem: Problem, layout: Layout) -> list[Rule]:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from models.advice.layout_check import LayoutCheck
 from models.advice.layout_warnings import LayoutWarning
-from models.advice.rule_cures import BrokenRule, nearest_cures
+from models.advice.rule_cures import BrokenRule, nearest_cures_in_words
 from models.advice.single_changes import SingleChange
 from models.layouts.rule_sources import rule_source
 from models.layouts.rules import broken_rules
@@ -258,13 +259,10 @@ def _broken_rule(job: ResolvedCheck, broken: BrokenRule) -> BrokenRuleAnswer:
 def _cure_in_settings(format_: str, broken: BrokenRule) -> str:
     """Returns the nearest cures of a broken rule as settings of the framework, joined by "or". If
     no cure has a setting, points to the best layout."""
-    # A cure is a knob with the values that would obey the rule.
-    words_by_cure = {
-        cure: alternatives_in_settings(format_, cure.name, cure.values) for cure in broken.cures
-    }
-    expressible = [cure for cure, words in words_by_cure.items() if words is not None]
-    cures = [f"{words_by_cure[cure]}{cure.note}" for cure in nearest_cures(expressible)]
-    return ", or ".join(cures) or "no other value of one setting: take those of the best layout"
+    express = partial(alternatives_in_settings, format_)
+    return nearest_cures_in_words(broken.cures, express) or (
+        "no other value of one setting: take those of the best layout"
+    )
 
 
 def _stop_answer(job: ResolvedCheck, stop: Stop) -> BrokenRuleAnswer:

@@ -216,9 +216,9 @@ def _recognized_format(launch: LaunchForm, field: str) -> Recognized:
     format_ = recognized(launch.text, launch.beside)
     # No format is recognised: the job starts no training program, or the caller has to name one.
     if format_ is None:
-        other = job_without_training(launch.text, launch.beside)
-        if other is not None:
-            raise NotATrainingJob(f"{field}.arguments", *other)
+        job = job_without_training(launch.text, launch.beside)
+        if job is not None:
+            raise NotATrainingJob(f"{field}.arguments", *job)
         rule = f"is not told by what the launch starts: give one of {', '.join(READ_NAMES)}"
         raise Invalid(f"{field}.format", None, rule)
     return format_

@@ -43,7 +43,7 @@ def check(
 ) -> None:
     """Check a job before it is submitted."""
     output = Output(as_json=json)
-    with asking(context, output, "checking the job", local=local) as client:
+    with asking(context, output, "checking the job", local=local, judges_script=True) as client:
         request: Any = launch_request(script, format_)
         request |= question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
         if store:

@@ -2,11 +2,12 @@
 
 0  go, or go with warnings; for other commands, an answer
 1  no answer: the service is not there, too slow, or broken
-2  the question is wrong: an argument, a file or a field of the request
+2  the question is wrong: an option, a file that cannot be read, or a field of the request
 3  will not fit
 4  illegal: the framework refuses to start the job
-5  cannot tell: something that matters was not understood
-6  no training job
+5  cannot tell: something that matters is not in the script, or was not understood, such as a
+   trainer that is not known
+6  no training job: the script starts nothing that trains
 7  go with warnings, under --strict
 """
 

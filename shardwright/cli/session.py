@@ -14,7 +14,7 @@ from shardwright.cli.job_files import UnreadableFile
 from shardwright.cli.local import NoServer, local_service
 from shardwright.cli.output import Output
 from shardwright.cli.refusals import wording_of
-from shardwright.client.errors import Invalid, NotFound, Problem, ShardwrightError
+from shardwright.client.errors import FieldError, Invalid, NotFound, Problem, ShardwrightError
 from shardwright.client.settings import ClientSettings
 
 if TYPE_CHECKING:
@@ -25,10 +25,17 @@ NOT_A_TRAINING_JOB = "not-a-training-job"
 
 @contextmanager
 def asking(
-    context: typer.Context, output: Output, doing: str | None, *, local: bool = False
+    context: typer.Context,
+    output: Output,
+    doing: str | None,
+    *,
+    local: bool = False,
+    judges_script: bool = False,
 ) -> Iterator[Client]:
     """Yields a client for the block of a command. Shows `doing` as progress on a terminal. An error
-    in the block ends the command with a sentence, in the words of its options, and an exit code."""
+    in the block ends the command with a sentence, in the words of its options, and an exit code.
+    Where the command gives a verdict on a script (`judges_script`), what the script says or leaves
+    out is no fault of the question."""
     status: AbstractContextManager[Any] = nullcontext()
     if doing is not None:
         status = output.status(doing)
@@ -38,7 +45,7 @@ def asking(
     except Problem as problem:
         sentence, details = wording_of(context.command.params).sentences(problem)
         output.failure(sentence, details, document=problem.document)
-        raise typer.Exit(_code_of(problem)) from None
+        raise typer.Exit(_code_of(problem, judges_script=judges_script)) from None
     except (ShardwrightError, NoServer) as error:
         output.failure(str(error))
         raise typer.Exit(ExitCode.NO_ANSWER) from None
@@ -67,9 +74,19 @@ def _settings(*, local: bool) -> Iterator[ClientSettings]:
         yield ClientSettings.from_environment()
 
 
-def _code_of(problem: Problem) -> ExitCode:
+def _code_of(problem: Problem, *, judges_script: bool) -> ExitCode:
     """Returns the exit code of a problem."""
     if problem.type == NOT_A_TRAINING_JOB:
         return ExitCode.NO_TRAINING_JOB
-    is_of_caller = isinstance(problem, (Invalid, NotFound))
-    return ExitCode.WRONG_QUESTION if is_of_caller else ExitCode.NO_ANSWER
+    if not isinstance(problem, (Invalid, NotFound)):
+        return ExitCode.NO_ANSWER
+    is_of_script = judges_script and problem.errors and all(map(_is_of_script, problem.errors))
+    return ExitCode.CANNOT_TELL if is_of_script else ExitCode.WRONG_QUESTION
+
+
+def _is_of_script(error: FieldError) -> bool:
+    """Returns True for an error about what a script says, or leaves out. Options of the command
+    line can say the same, and a value that one of them gives is not of the script."""
+    if error.value is None:
+        return error.field != "cluster"  # which is asked for by --on
+    return error.field.startswith("launch.") and error.field != "launch.format"

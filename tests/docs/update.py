@@ -14,6 +14,7 @@ from service.store import Store, database
 from service.tools.seeds import seed
 from tests.docs import examples
 from tests.docs.pages import blocks, name_of, pages, section
+from tests.docs.sessions import has_sessions, with_sessions
 from tests.docs.tables import TABLES
 
 _SERVICE = "<!-- the examples run with require_api_keys -->"
@@ -60,7 +61,11 @@ def main() -> int:
             own.mkdir()
             shutil.copy(unused, own / "service.db")
             before = page.read_text()
-            after = with_outputs(with_tables(before), f"sqlite:///{own}/service.db", own)
+            database_url = f"sqlite:///{own}/service.db"
+            after = with_outputs(with_tables(before), database_url, own)
+            if has_sessions(after):
+                with examples.served(database_url) as address:
+                    after = with_sessions(after, address)
             if after != before:
                 page.write_text(after)
                 sys.stdout.write(f"{name_of(page)} is rewritten\n")

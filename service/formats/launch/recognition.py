@@ -89,6 +89,7 @@ _TRAINS_NOTHING = (
     "does not look as if it trained: send the command that does, or the text of the script that"
     " starts it in launch.files"
 )
+_STARTS_NOTHING = "starts no program: send the command that trains"
 _FEWEST_NAMES = 2
 """A format is recognised by at least so many names of its settings; one may be a coincidence."""
 
@@ -178,13 +179,16 @@ def program_without_training(text: str, files: LaunchFiles) -> tuple[str, str] |
     return None if may_train else (program, _TRAINS_NOTHING)
 
 
-def job_without_training(text: str, files: LaunchFiles) -> tuple[str, str] | None:
+def job_without_training(text: str, files: LaunchFiles) -> tuple[str | None, str] | None:
     """Returns the command of a job script that starts no known training program, and the reason
-    why it is not taken for a launch. This is asked where no format was recognised. Returns None
-    where the script may be a launch, and for bare arguments, which name no program."""
+    why it is not taken for a launch. The command is None where the script starts no program at all.
+    This is asked where no format was recognised. Returns None where the script may be a launch, and
+    for bare arguments, which name no program."""
     command = _command_in(text, files)
     if command is None:
         return None
+    if not (command.before or command.program or command.words):
+        return None, _STARTS_NOTHING
     words = (*command.before, command.program or "", *command.words)
     is_job = text.startswith("#!") or _ASKS_SCHEDULER.search(text) is not None
     is_started = words[0].rpartition("/")[2] in ("srun", "mpirun", "mpiexec")

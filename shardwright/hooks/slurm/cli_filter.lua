@@ -16,14 +16,20 @@ function slurm_cli_pre_submit(options, offset)
     return slurm.SUCCESS
   end
   local hook = HOOK .. " filter " .. quoted(slurm.json_cli_options(options))
-  local pipe = io.popen("timeout -k 0.1 " .. BUDGET_S .. " " .. hook .. " </dev/null")
+  -- Lua 5.1 does not tell how a command ended, so the command does.
+  local pipe = io.popen(
+    "timeout -k 0.1 " .. BUDGET_S .. " " .. hook .. " </dev/null; echo ended $?")
   if pipe == nil then
     return slurm.SUCCESS
   end
   local answer = pipe:read("*a")
   pipe:close()
-  if answer == "" then
+  local code = tostring(answer:match("ended (%d+)\n$"))
+  if code == "124" or code == "137" then
     slurm.log_info("shardwright: no answer within %d s, submitted unchanged", BUDGET_S)
+    return slurm.SUCCESS
+  elseif code ~= "0" then
+    slurm.log_info("shardwright: not checked, goes on unchanged: %s ended with %s", HOOK, code)
     return slurm.SUCCESS
   end
   local mark = answer:match("^comment (shardwright:%S+)")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.advice.layout_check import LEAST_GAIN, LayoutCheck, check_layout
+from models.advice.rule_cures import Cure, broken_rules_of
 from models.layouts.defaults import with_stack_defaults
 from models.layouts.neighbours import KNOBS
 from models.layouts.rules import RULES, broken_rules, first_broken
@@ -168,10 +171,66 @@ def test_every_broken_rule_is_named_with_a_cure() -> None:
     assert {"mesh_fills_cluster", "tensor_divides_heads", "batch_divides"} <= {*names}
     assert names == [rule.name for rule in RULES if rule.name in names]
     cures = {broken.rule.name: broken.cure for broken in found.broken_rules}
-    assert cures["tensor_divides_heads"] == "tp = 1, 2, 4 or 8"
+    # Not 1: sequence parallelism is on, and needs more than one rank.
+    assert cures["tensor_divides_heads"] == "tp = 2, 4, 8 or 16"
     assert found.prediction is None
     assert found.best is not None
     assert found.warnings == ()
+
+
+def test_values_of_a_cure_break_no_other_rule() -> None:
+    """12 devices and 64 heads: tp 12 fills the mesh, and does not divide the heads. 128 sequences
+    divide over none of the degrees of data parallelism that the other degrees leave."""
+    asked = problem("llama-3-70b", ("h100", 12), "megatron", seq_len=8192, global_batch=128)
+    for tp in (8, 12):
+        for broken in check(asked, tp=tp, zero_stage=1).broken_rules:
+            cure = broken.cures[0]
+            assert (cure.name, cure.values, cure.batches) == ("tp", (1, 2, 4), (120, 132))
+            assert broken.cure == (
+                "tp = 1, 2 or 4, with data parallelism over the other devices,"
+                " and global_batch = 120 or 132"
+            )
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from([1, 2, 3, 4, 8, 12]),
+    st.sampled_from([1, 2, 3, 4]),
+    st.sampled_from([1, 2, 3, 8]),
+    st.sampled_from([1, 3, 5]),
+    st.sampled_from([24, 64, 96]),
+)
+def test_with_a_cure_nothing_is_broken_but_what_has_a_cure_of_its_own(
+    tp: int, pp: int, dp_shard: int, micro_batch: int, batch: int
+) -> None:
+    asked = problem("llama-3-70b", ("h100", 24), "megatron", seq_len=8192, global_batch=batch)
+    knobs = {"tp": tp, "pp": pp, "dp_shard": dp_shard, "micro_batch": micro_batch, "zero_stage": 1}
+    layout = with_stack_defaults(asked, Layout(**knobs), knobs)  # type: ignore[arg-type]
+    given_rules = broken_rules_of(asked, layout)
+    before = {broken.rule.name for broken in given_rules}
+    for broken in given_rules:
+        for cure in broken.cures:
+            for value in cure.values:
+                assert any(
+                    after < before and broken.rule.name not in after
+                    for after in _broken_after(asked, layout, cure, value)
+                ), (broken.rule.name, cure)
+
+
+def _broken_after(asked: Problem, layout: Layout, cure: Cure, value: Any) -> Iterator[set[str]]:
+    """The rules that are broken with a value of a cure, in each layout that has it."""
+    variants = [layout]
+    if not cure.is_of_batch:
+        variants = [replace(layout, **{cure.name: value})]
+        if cure.name in KNOBS:  # with what follows a change of this knob
+            near = KNOBS[cure.name].variants(asked, layout)
+            variants += [variant for variant in near if getattr(variant, cure.name) == value]
+    batches = [value] if cure.is_of_batch else cure.batches or [asked.workload.global_batch]
+    for variant in variants:
+        for batch in batches:
+            workload = replace(asked.workload, global_batch=batch)
+            broken = broken_rules(replace(asked, workload=workload), variant)
+            yield {rule.name for rule in broken}
 
 
 def test_a_cure_obeys_its_rule() -> None:

@@ -473,6 +473,17 @@ def test_cures_of_a_launch_can_be_typed(shared_client, old: str, new: str, cure:
     assert broken["cure"] == cure
 
 
+def test_a_cure_says_the_batch_that_its_values_need(shared_client) -> None:
+    """Of 12 chips a degree of tensor parallelism that divides the heads leaves three or more to
+    data parallelism, over which 512 sequences do not divide."""
+    body = typed("--pipeline-model-parallel-size 4 --sequence-parallel", "")
+    cured = "--tensor-model-parallel-size 1, 2 or 4, with data parallelism over the other devices,"
+    body["cluster"]["num_chips"] = 12
+    (broken,) = check(shared_client, body)["broken_rules"]
+    assert broken["name"] == "mesh_fills_cluster"
+    assert broken["cure"] == f"{cured} and --global-batch-size 504 or 516"
+
+
 def test_a_job_that_may_not_fit_is_told_of_its_micro_batch(shared_client) -> None:
     body = typed(
         "--micro-batch-size 1 --global-batch-size 512 --bf16",
@@ -573,6 +584,8 @@ def test_a_check_is_of_the_nodes_that_are_held(shared_client) -> None:
         "#SBATCH --gpus-per-node=8\nvllm serve meta-llama/Llama-3.1-70B --tensor-parallel-size 8",
         "srun nvidia-smi",
         "mpirun -np 8 ./lmp -in in.lj",
+        "#!/bin/bash\nexport NCCL_DEBUG=WARN\nsource env.sh",
+        "echo hello",
     ],
 )
 def test_a_job_that_starts_nothing_known_to_train_is_no_training_job(

@@ -75,9 +75,39 @@ def test_a_file_that_is_missing_leaves_no_verdict(run: Any, job: str) -> None:
     assert "lora.yaml" in missing["cure"]
 
 
-def test_what_trains_nothing_has_an_exit_code_of_its_own(run: Any) -> None:
-    found = run("check", "-", input="srun python analyse.py\n")
-    assert found.exit_code == 6
+@pytest.mark.parametrize(
+    "script",
+    ["srun python analyse.py\n", "#!/bin/bash\nexport NCCL_DEBUG=WARN\n", "echo hello\n"],
+)
+def test_what_trains_nothing_has_an_exit_code_of_its_own(run: Any, script: str) -> None:
+    assert run("check", "-", input=script).exit_code == 6
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "torchrun my_train.py --config own.yaml\n",  # a trainer that is not known
+        "tune run recipe --config own.yaml\n",  # one whose settings are not read
+        "torchrun pretrain_gpt.py --bf16 $1\n",  # what is not in the script
+        "deepspeed train.py --deepspeed ds.json\n",  # a file that was not sent, and no model
+    ],
+)
+def test_of_a_script_that_does_not_tell_enough_nothing_can_be_told(run: Any, script: str) -> None:
+    assert run("check", "-", "--on", "h100", input=script).exit_code == 5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--on", "h1000"],
+        ["--on", "h100", "--format", "nonsense"],
+        ["--on", "h100", "--model", "llama-9"],
+    ],
+)
+def test_a_wrong_option_of_a_check_is_a_wrong_question(
+    run: Any, job: str, options: list[str]
+) -> None:
+    assert run("check", job, *options).exit_code == 2
 
 
 def test_a_wrong_question_names_the_field(run: Any) -> None:
@@ -85,6 +115,18 @@ def test_a_wrong_question_names_the_field(run: Any) -> None:
                 "--chips", "8", "--stack", "torchtitan")  # fmt: skip
     assert found.exit_code == 2
     assert "h100" in found.stderr
+
+
+def test_a_script_of_an_answer_is_checked_as_the_answer_says(run: Any) -> None:
+    """The service's own placeholders in it, such as the recipe of Megatron-Bridge, hide nothing."""
+    asked = ("ask", "llama-3.1-8b", "--on", "h100", "--seq-len", "8192", "--batch", "128",
+             "--chips", "64", "--stack", "megatron-bridge")  # fmt: skip
+    found = json.loads(run(*asked, "--json").stdout)
+    recommended = found["layouts"][found["recommended"]]["prediction"]
+    checked = run("check", "-", "--on", "h100", "--json", input=run(*asked, "--script").stdout)
+    answer = json.loads(checked.stdout)
+    assert checked.exit_code == 0, answer["summary"]
+    assert answer["prediction"]["step_time_s"] == pytest.approx(recommended["step_time_s"])
 
 
 def test_what_a_job_leaves_out_is_asked_for_by_its_option(run: Any, job: str) -> None:

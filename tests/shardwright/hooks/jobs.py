@@ -1,5 +1,9 @@
 """Jobs that hooks are shown."""
 
+from __future__ import annotations
+
+import yaml
+
 MEGATRON = """#!/bin/bash
 #SBATCH --job-name=llama-70b --nodes=1 --ntasks-per-node=8 --gpus-per-node=b300:8
 srun python pretrain_gpt.py --num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 \\
@@ -22,3 +26,23 @@ BETTER_FLAG = "--tp-comm-overlap"
 def numbered(text: str, number: int) -> str:
     """A job that was not asked about before: with another batch for each number."""
     return text.replace("512", str(512 + 8 * number))
+
+
+def skypilot_task(script: str) -> str:
+    """The job as a task of SkyPilot."""
+    task = {
+        "resources": {"accelerators": "B300:8"},
+        "num_nodes": 1,
+        "run": script.partition("srun ")[2],
+    }
+    return yaml.safe_dump(task)
+
+
+def dstack_run(script: str) -> str:
+    """The job as a configuration of dstack."""
+    configuration = {
+        "type": "task",
+        "commands": [script.partition("srun ")[2]],
+        "resources": {"gpu": "B300:8"},
+    }
+    return yaml.safe_dump(configuration)

@@ -1,25 +1,21 @@
 """Records the terminal sessions that the pages about hooks show, on the real schedulers.
 
 `python -m tests.shardwright.hooks.record` rewrites them; `make test-hooks` makes what it needs.
+`make docs` keeps what the hooks say in them as it is now, and needs none of that.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tests.docs.pages import section
 from tests.paths import ROOT
 from tests.shardwright.hooks.environments import ask
-from tests.shardwright.hooks.jobs import ILLEGAL, MEGATRON
-from tests.shardwright.hooks.kubernetes import objects
+from tests.shardwright.hooks.jobs import ILLEGAL, MEGATRON, dstack_run, skypilot_task
 from tests.shardwright.hooks.policy_process import policy_process
 from tests.shardwright.hooks.services import ServiceProcess, compiling, running
 from tests.shardwright.hooks.slurm.cluster import SlurmCluster, cluster
@@ -34,7 +30,6 @@ def main() -> None:
         with running(folder) as service:
             sessions = {
                 **_of_slurm(folder / "slurm", service),
-                "kubernetes": _of_kubernetes(folder, service),
                 **_of_launchers(folder, service),
             }
     for page in _PAGES.glob("*.md"):
@@ -81,42 +76,16 @@ def _submitted(slurm: SlurmCluster) -> Iterator[str]:
     slurm.run("scancel", job_id)
 
 
-def _of_kubernetes(folder: Path, service: ServiceProcess) -> list[str]:
-    review = objects.review(objects.train_job())
-    policy = f'url = "{service.url}"\n[chips]\nlarge = "b300"\n'
-    with policy_process(folder, policy) as url:
-        request = urllib.request.Request(
-            f"{url}/kubernetes",
-            json.dumps(review).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request) as response:
-            answer = json.load(response)
-    return [
-        "$ cat review.json",
-        *yaml.safe_dump(review, sort_keys=False, width=110).splitlines(),
-        "$ curl -s https://shardwright-hooks.shardwright.svc/kubernetes -d @review.json",
-        *json.dumps(answer, indent=2).splitlines(),
-    ]
-
-
 def _of_launchers(folder: Path, service: ServiceProcess) -> Mapping[str, list[str]]:
     """Returns what the clients of SkyPilot and dstack go on with, after their policies."""
     policy = f'url = "{service.url}"\npatch = true\nenforce = ["illegal"]\n'
-    resources = {"resources": {"accelerators": "B300:8"}}
     with policy_process(folder, policy) as url:
 
         def sky(script: str) -> Any:
-            task = {**resources, "num_nodes": 1, "run": script.partition("srun ")[2]}
-            return ask("skypilot", f"{url}/skypilot", given=yaml.safe_dump(task))
+            return ask("skypilot", f"{url}/skypilot", given=skypilot_task(script))
 
         def dstack(script: str) -> Any:
-            run = {
-                "type": "task",
-                "commands": [script.partition("srun ")[2]],
-                "resources": {"gpu": "B300:8"},
-            }
-            given = yaml.safe_dump(run)
+            given = dstack_run(script)
             return ask("dstack", given=given, DSTACK_PLUGIN_SERVICE_URI=f"{url}/dstack")
 
         task = sky(MEGATRON)["after"]

@@ -16,7 +16,14 @@ import yaml
 
 from shardwright.hooks import kubernetes
 from tests.shardwright.hooks.environments import ask, needs
-from tests.shardwright.hooks.jobs import BETTER_FLAG, ILLEGAL, MEGATRON, numbered
+from tests.shardwright.hooks.jobs import (
+    BETTER_FLAG,
+    ILLEGAL,
+    MEGATRON,
+    dstack_run,
+    numbered,
+    skypilot_task,
+)
 from tests.shardwright.hooks.kubernetes import objects
 from tests.shardwright.hooks.overhead import BUDGET_S, PATIENT_S, UP_S, has_idle_cores, p95_s
 from tests.shardwright.hooks.policy_process import policy_process
@@ -45,32 +52,12 @@ def bold(service: ServiceProcess, tmp_path_factory: pytest.TempPathFactory) -> I
         yield url
 
 
-def _task(script: str) -> str:
-    """The job as a task of SkyPilot."""
-    task = {
-        "resources": {"accelerators": "B300:8"},
-        "num_nodes": 1,
-        "run": script.partition("srun ")[2],
-    }
-    return yaml.safe_dump(task)
-
-
-def _run(script: str) -> str:
-    """The job as a configuration of dstack."""
-    configuration = {
-        "type": "task",
-        "commands": [script.partition("srun ")[2]],
-        "resources": {"gpu": "B300:8"},
-    }
-    return yaml.safe_dump(configuration)
-
-
 def _sky(server: str, script: str) -> Any:
-    return ask("skypilot", f"{server}/skypilot", given=_task(script))
+    return ask("skypilot", f"{server}/skypilot", given=skypilot_task(script))
 
 
 def _dstack(server: str, script: str) -> Any:
-    return ask("dstack", given=_run(script), DSTACK_PLUGIN_SERVICE_URI=f"{server}/dstack")
+    return ask("dstack", given=dstack_run(script), DSTACK_PLUGIN_SERVICE_URI=f"{server}/dstack")
 
 
 BOTH = pytest.mark.parametrize(
@@ -163,10 +150,13 @@ def test_a_check_delays_a_job_by_less_than_its_budget(
     server: str, service: ServiceProcess, caller: str
 ) -> None:
     gpus = {"name": ["B300"], "count": {"min": 8, "max": 8}}  # as dstack itself sends them
-    configuration = {**yaml.safe_load(_run(MEGATRON)), "resources": {"gpu": gpus}}
+    configuration = {**yaml.safe_load(dstack_run(MEGATRON)), "resources": {"gpu": gpus}}
     bodies = {
         "kubernetes": ("/kubernetes", objects.review(objects.job())),
-        "skypilot": ("/skypilot", json.dumps({"task": _task(MEGATRON), "skypilot_config": ""})),
+        "skypilot": (
+            "/skypilot",
+            json.dumps({"task": skypilot_task(MEGATRON), "skypilot_config": ""}),
+        ),
         "dstack": (
             "/dstack/apply_policies/on_run_apply",
             {"user": "ann", "project": "main", "spec": {"configuration": configuration}},

@@ -48,6 +48,13 @@ _GRADIENTS_IN_FP32 = "ddp.grad_reduce_in_fp32"
 _PARAM_GATHER = "mixed_precision.fp8_param_gather"
 _FORMATS = ("bf16", "fp16", "fp8", "fp8_recipe", "fp4", "fp4_recipe")
 _NEMO_1 = "model.activations_checkpoint_"
+_MAKES_ADAPTERS = re.compile(r"peft|lora|finetune", re.IGNORECASE)
+"""Parts of the names of recipes that train adapters, or do so unless they are told otherwise."""
+_DECIDED_BY_RECIPES = (
+    "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
+    "micro_batch_size", "global_batch_size",
+)  # fmt: skip
+"""Arguments that each recipe sets, beside the model, its precision, and what it may switch on."""
 
 
 def read(
@@ -231,7 +238,7 @@ def _unread(args: Arguments, overrides: Overrides) -> UnreadSettings:
     and for overrides that are read in part. The one for the recipe is open (`is_open`): the recipe
     may set anything."""
     settings = overrides.settings
-    if overrides.recipe is not None:
+    if overrides.recipe is not None and not _is_recipe_overridden(args, overrides):
         reason = "what the recipe sets itself is not known"
         cure = "write as overrides what it sets of parallelism, precision and recompute"
         settings.add_text_reservation(overrides.recipe, reason, cure, is_open=True)
@@ -247,3 +254,19 @@ def _unread(args: Arguments, overrides: Overrides) -> UnreadSettings:
         elif reason_and_cure := why_half_read(argument, args):
             settings.add_reservation(name, *map(_in_fields, reason_and_cure))
     return settings.unread()
+
+
+def _is_recipe_overridden(args: Arguments, overrides: Overrides) -> bool:
+    """Returns True where overrides replace all that a recipe decides of time and memory, as those
+    that are written here do (megatron_bridge.writer). It then does not matter which recipe it is,
+    nor whether its name is known: a script that was just written has $RECIPE there."""
+    fields = overrides.texts
+    decided = {*table().facts["off"], *map(field_of_argument, _DECIDED_BY_RECIPES)}
+    says_precision = "mixed_precision" in fields or "mixed_precision.bf16" in fields
+    makes_adapters = _MAKES_ADAPTERS.search(overrides.recipe or "") is not None
+    return (
+        decided <= fields.keys()
+        and says_precision
+        and all(map(args.text, SHAPE))
+        and (has_adapters(fields) or not makes_adapters)
+    )

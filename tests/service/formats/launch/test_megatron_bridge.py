@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from models.errors import Invalid
+from service.formats.launch.formats import FORMATS
 from service.formats.launch.megatron_bridge import reader as megatron_bridge_reader
+from service.formats.launch.rendering import as_shell
+from tests.service.formats.launch.jobs import job_of, problem_of
 
 
 @pytest.mark.parametrize(
@@ -46,6 +49,41 @@ def test_a_recipe_that_is_named_has_values_of_its_own() -> None:
     reading = megatron_bridge_reader.read("python run.py --recipe llama3_70b -tp 2 -mb 1")
     (recipe,) = reading.reservations
     assert recipe.text == "recipe llama3_70b (what the recipe sets itself is not known)"
+
+
+def _script(recipe: str, **knobs: int) -> str:
+    """A script as it is written here, with a recipe filled in."""
+    job = job_of(problem_of("megatron-bridge"), **knobs, zero_stage=1)
+    script = as_shell(FORMATS["megatron-bridge"].write(job))
+    return script.replace("set -euo pipefail\n", f"set -euo pipefail\nRECIPE={recipe}\n")
+
+
+@pytest.mark.parametrize("recipe", ["llama3_8b_pretrain_config", "qwen3_8b_sft_config"])
+def test_a_recipe_of_which_all_is_overridden_need_not_be_known(recipe: str) -> None:
+    reading = megatron_bridge_reader.read(_script(recipe, dp_shard=8, tp=2))
+    assert reading.reservations == ()
+    assert reading.layout["tp"] == 2
+    assert reading.model is not None
+    assert reading.model["num_layers"] == 32
+
+
+@pytest.mark.parametrize(
+    ("recipe", "left_out"),
+    [
+        ("llama3_8b_pretrain_config", "model.num_layers=32"),
+        ("llama3_8b_pretrain_config", "model.recompute_granularity=null"),
+        ("llama3_8b_pretrain_config", "model.context_parallel_size=1"),
+        ("llama3_8b_pretrain_config", "train.micro_batch_size=1"),
+        ("llama3_8b_pretrain_config", "mixed_precision.bf16=true"),
+        ("llama3_8b_lora_config", ""),  # it makes adapters, of which nothing is said
+    ],
+)
+def test_what_is_left_to_a_recipe_is_not_known(recipe: str, left_out: str) -> None:
+    script = _script(recipe, dp_shard=8, tp=2)
+    assert left_out in script
+    reading = megatron_bridge_reader.read(script.replace(f"  {left_out} \\\n", ""))
+    reasons = {one.setting: one.reason for one in reading.reservations}
+    assert reasons[f"recipe {recipe}"] == "what the recipe sets itself is not known"
 
 
 @pytest.mark.parametrize(

@@ -317,6 +317,12 @@ def test_a_program_that_has_no_settled_name_is_a_variable() -> None:
     assert "SCRIPT" not in as_shell(configuration("megatron"))
 
 
+@NAMES
+def test_a_script_is_understood_before_its_placeholders_are_filled_in(name: str) -> None:
+    reading = FORMATS[name].read(as_shell(configuration(name)), None)
+    assert reading.reservations == ()
+
+
 @pytest.mark.parametrize("stack", sorted({one.id for one in catalogue.stacks().values()}))
 def test_a_stack_has_one_format_or_none(stack: str) -> None:
     own = [format_ for format_ in FORMATS.values() if stack in format_.stacks]

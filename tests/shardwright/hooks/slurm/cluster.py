@@ -57,6 +57,11 @@ EpilogSlurmctld={folder}/epilog_slurmctld
 """
 
 
+def with_budget(name: str, budget_s: int) -> str:
+    """Returns the text of one of the files with another budget."""
+    return _BUDGET.sub(rf"\g<1>{budget_s}", (FILES / name).read_text())
+
+
 def missing() -> str | None:
     """Returns what this machine lacks to run a Slurm; None where it has all."""
     absent = [program for program in PROGRAMS if shutil.which(program, path=_PATH) is None]
@@ -74,8 +79,7 @@ class SlurmCluster:
         """Says what the hooks are allowed, where they ask, and how long."""
         self.policy.write_text(f'url = "{url}"\nbudget_s = {budget_s}\n{more}')
         for name, place in _BUDGETED.items():
-            text = (FILES / name).read_text()
-            (self.folder / place).write_text(_BUDGET.sub(rf"\g<1>{budget_s}", text))
+            (self.folder / place).write_text(with_budget(name, budget_s))
 
     def submit(
         self, script: str, *options: str, program: str = "sbatch"

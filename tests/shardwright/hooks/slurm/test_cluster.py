@@ -140,10 +140,13 @@ def test_a_job_goes_on_unchanged_while_the_service_compiles(
     assert _job_id(submitted.stdout)
 
 
-def test_a_job_goes_on_unchanged_where_the_hook_itself_is_broken(slurm: SlurmCluster) -> None:
+def test_a_job_goes_on_unchanged_where_the_hook_itself_is_broken(
+    slurm: SlurmCluster, program: str
+) -> None:
     slurm.configure("http://127.0.0.1:9", "no = TOML\n")
-    submitted = slurm.submit(MEGATRON)
+    submitted = slurm.submit(MEGATRON, program=program)
     assert "not checked, goes on unchanged" in submitted.stderr
+    assert len(submitted.stderr.splitlines()) == 1
     assert _job_id(submitted.stdout)
 
 
