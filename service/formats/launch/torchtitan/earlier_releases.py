@@ -38,6 +38,8 @@ _EXPERT_CONVERTERS = ("quantize.grouped_mm.float8", "quantize.grouped_mm.mx")
 _IN_16_BITS = ("output", "router.gate", "moe.router.gate", "auto_filter_small_kn")
 """Layers that stay in 16 bits, as the cost model counts them: the head, the router, and layers that
 are too small to gain by a conversion."""
+EXPERT_TENSOR = "parallelism.expert_tensor_parallel_degree"
+IN_BACKWARD = "optimizer.early_step_in_backward"
 _FILTER = "quantize.linear.float8.filter_fqns"
 _RECIPE = "quantize.linear.float8.recipe_name"
 _GATHERS = "quantize.linear.float8.enable_fsdp_float8_all_gather"
@@ -138,6 +140,9 @@ class EarlierSettings(Settings):
         if optimizer not in ("AdamW", "Adam"):
             reason = "the state of this optimizer is not described"
             self.add_text_reservation(shown("optimizer.name", optimizer), reason)
+        if self.older[IN_BACKWARD]:
+            reason = "each gradient is then freed during backward, and all are counted as kept"
+            self.add_text_reservation(shown(IN_BACKWARD, True), reason, "leave it out")
         return config
 
     def _read_converters(self, is_sparse: bool) -> dict[str, Any]:
@@ -175,10 +180,13 @@ class EarlierSettings(Settings):
             self.assumed.append(f"FSDP is counted as gathering 8 bits, as with {_GATHERS}")
         return {"precision": "fp8", "scaling": {"fp8_scaling": "rowwise"} if by_row else {}}
 
-    def layout(self, values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    def layout(
+        self, values: Mapping[str, Any], degrees: Mapping[str, int], settings: Settings
+    ) -> dict[str, Any]:
         """Returns the fields of the layout whose settings were removed in 0.3.0. `values` has
-        all settings by their names in 0.3.0."""
-        knobs: dict[str, Any] = {"etp": self.older["parallelism.expert_tensor_parallel_degree"]}
+        all settings by their names in 0.3.0, and `degrees` those of the layout's axes."""
+        # Without expert parallelism the setting has no effect.
+        knobs: dict[str, Any] = {"etp": self.older[EXPERT_TENSOR] if degrees["ep"] > 1 else 1}
         # "op" recomputes some operations of every layer, and a number n every n-th layer whole.
         option = self.older["activation_checkpoint.selective_ac_option"]
         if values[RECOMPUTE] == "selective" and option != "op":

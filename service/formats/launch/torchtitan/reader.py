@@ -19,8 +19,8 @@ from service.formats.launch.named_model import model_of_catalogue
 from service.formats.launch.switch_settings import switch_fields
 from service.formats.launch.torchtitan.earlier_releases import RELEASE as EARLIER
 from service.formats.launch.torchtitan.flags import LaunchedSettings, read_flags
-from service.formats.launch.torchtitan.pipeline import NAMES, PER_STAGE, READ_SCHEDULES, read_split
-from service.formats.launch.torchtitan.stops import stops_at_start
+from service.formats.launch.torchtitan.pipeline import PER_STAGE, READ_SCHEDULES, read_split
+from service.formats.launch.torchtitan.stops import stops_at_start, stops_of_earlier_release
 from service.formats.launch.torchtitan.writer import (
     FRAMEWORK,
     IMPLEMENTATIONS,
@@ -36,6 +36,9 @@ from service.nearest_names import suggestion
 
 MESH_SOURCE = (
     f"torchtitan {RELEASE}: distributed/parallel_dims.py and pipeline_parallel.py, trainer.py"
+)
+EARLIER_MESH_SOURCE = (
+    f"torchtitan {EARLIER}: distributed/parallel_dims.py and pipeline_parallel.py, train.py"
 )
 _OF_PIPELINE = "the micro-batch of the pipeline"
 _OF_ROUND = "local_batch_size * data-parallel ranks"
@@ -90,7 +93,7 @@ class _Reader:
         """The settings as a release before 0.3.0 has them, where the text is one of it."""
         self.version = version
         self.num_devices = launched.num_ranks
-        self.stops = Stops(MESH_SOURCE)
+        self.stops = Stops(MESH_SOURCE if self.earlier is None else EARLIER_MESH_SOURCE)
         self.stops.noted += launched.stops
         self.config: Mapping[str, Any] = (
             self._read_config() if self.earlier is None else self.earlier.config
@@ -108,7 +111,7 @@ class _Reader:
         self._replace_degrees()
         layout = self._layout()
         if earlier:
-            layout |= earlier.layout(values, self.settings)
+            layout |= earlier.layout(values, layout, self.settings)
         self._divide_devices(layout)
         workload = self._workload(layout)
         stack = self._stack(layout)
@@ -129,8 +132,11 @@ class _Reader:
             stops=(
                 *self.stops.noted,
                 *unread.stops,
-                # These rules are those of 0.3.0.
-                *(() if earlier else stops_at_start(values, layout, self.config)),
+                *(
+                    stops_of_earlier_release(values, layout, earlier)
+                    if earlier
+                    else stops_at_start(values, layout, self.config)
+                ),
             ),
             settings=self.settings.known,
             reservations=unread.reservations,
@@ -258,9 +264,10 @@ class _Reader:
         virtual_stages, split = self.stops.attempt(
             lambda: read_split(self.values, num_layers, pp, default_chunks), instead=unsplit
         )
-        if split is None and (PER_STAGE in self.given or NAMES in self.given):
+        if split is None and num_layers is None and PER_STAGE in self.given:
             reason = "how the layers of the model are split is not known without their number"
-            self.settings.add_reservation(PER_STAGE, reason, "name a --config of torchtitan's own")
+            named = "model.flavor" if self.earlier else "--config"
+            self.settings.add_reservation(PER_STAGE, reason, f"name a {named} of torchtitan's own")
         layout: dict[str, Any] = {"schedule": schedule, "virtual_stages": virtual_stages}
         if split is not None:
             # `balanced` is the field of layouts whose stages may have unequal numbers of layers.
@@ -404,6 +411,8 @@ class _Reader:
             stack["loss"] = "compiled" if "loss" in components else "pytorch"
         if layout["tp"] > 1 and not layout["sequence_parallel"]:
             stack["sequence_parallel"] = [True, False]  # the catalogue's stack has True alone
+        if layout.get("etp", 1) > 1:
+            stack["expert_tensor_parallel"] = True  # gone in 0.3.0, of which the catalogue's is
         schedule = layout.get("schedule", "1f1b")
         schedules = catalogue.stack(NAME).schedules
         if schedule not in schedules:  # the job runs one that the catalogue's stack does not offer
