@@ -18,7 +18,7 @@ from models.spec.hardware import Chip
 from service.formats.launch.job import LaunchReading
 from service.formats.shell.command import Command
 from service.resolve.launch_errors import LaunchErrors
-from service.resolve.launch_nodes import chips_on_node, machine_of_nodes
+from service.resolve.launch_nodes import chips_on_node, machine_of_nodes, slice_shape
 from service.resolve.resolution import Resolver
 from service.schemas.cluster import ClusterFields, ClusterPreset
 
@@ -147,12 +147,15 @@ class LaunchCluster:
         return form
 
     def _in_nodes(self, form: ClusterPreset | ClusterFields) -> ClusterPreset | ClusterFields:
-        """Returns the cluster with scale-up domains of the size of the script's nodes, unless the
-        request itself gives the size. Where the catalogue has a machine of as many such chips, the
-        cluster is of these machines."""
-        if form.chips_per_domain is not None:
+        """Returns the cluster with scale-up domains of the size of the script's nodes, or with
+        slices as it asks for, unless the request itself gives the size. Where the catalogue has a
+        machine of as many such chips, the cluster is of these machines."""
+        if form.chips_per_domain is not None or form.torus_shape is not None:
             return form
         cluster = self.resolver.cluster(form).cluster
+        shape = slice_shape(self.command, cluster)
+        if shape is not None:
+            return form.model_copy(update={"torus_shape": list(shape)})
         machine = machine_of_nodes(self.command, cluster)
         if machine is not None and isinstance(form, ClusterPreset):
             return form.model_copy(update={"preset": machine})
@@ -172,6 +175,8 @@ class LaunchCluster:
                 f"cluster.preset is {form.preset}: a node of the script has {domain} of {preset},"
                 " and NVLink joins them in such machines"
             )
+        if form.torus_shape and not (requested and requested.torus_shape):
+            yield f"cluster.torus_shape is {form.torus_shape}: a slice that the script asks for"
         if form.chips_per_domain and not (requested and requested.chips_per_domain):
             domain = self.resolver.cluster(form).cluster.fabric.domain
             yield (

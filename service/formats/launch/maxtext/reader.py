@@ -85,7 +85,7 @@ class _Reader:
         self.values = {**sources.settings.table.defaults(), **self.of_model, **self.given}
         """All settings: those of the text, else of the file of the model, else the defaults."""
         self.stops = Stops(TYPES)
-        self.mesh = MeshReader(self.values, self.settings)
+        self.mesh = MeshReader(self.values, self.settings, sources.slices)
 
     def reading(self, version: str | None) -> LaunchReading:
         """Returns the reading of all settings, with the defaults of a release."""

@@ -31,6 +31,7 @@ from service.formats.settings.stop import Stop
 from service.formats.shell.command import Command, split_command
 from service.formats.shell.faults import invalid_launch, require_arguments_defined, require_defined
 from service.formats.shell.files import LaunchFiles
+from service.formats.shell.tpu_slices import Slices
 
 _PAIR = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.ASCII | re.DOTALL)
 _DOCUMENT = re.compile(
@@ -50,6 +51,8 @@ class SettingSources:
         self.settings = settings
         self.of_model: dict[str, Any] = {}
         self.ignored: list[str] = []
+        self.slices: Slices | None = None
+        """The slices of TPUs that the command asks for."""
         self._of_files: set[str] = set()
         """The names of settings that files set, and not the command line. The file of the model
         overrides them."""
@@ -146,6 +149,7 @@ class SettingSources:
         """Reads a command in MaxText's order of precedence: files, then key=value pairs, then
         the environment. An assignment in a branch of a script that may or may not run becomes a
         reservation."""
+        self.slices = command.slices
         words = list(command.words)
         # Of bare arguments, such as "base.yml steps=10", the first was taken for the program.
         if command.program and command.program.endswith(_YAML):

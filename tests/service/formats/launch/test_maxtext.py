@@ -356,6 +356,49 @@ def test_a_degree_across_slices_that_is_the_rest_follows_from_their_number() -> 
     assert reading.layout["placement"] == ["tp", "cp", "dp_shard", "dp_replicate", "pp"]
 
 
+OF_XPK = (
+    'xpk workload create --cluster c --workload w --tpu-type={} --num-slices={} --command "'
+    + COMMAND
+    + ' model_name=llama3.1-8b per_device_batch_size=2 {}"'
+)
+
+
+@pytest.mark.parametrize(
+    ("type_", "slices", "words", "replicas", "shards"),
+    [
+        ("v5p-128", 2, "", 2, None),
+        ("v5p-128", 2, "ici_fsdp_parallelism=64", 2, 64),
+        ("v5p-128", 4, "num_slices=2 ici_fsdp_parallelism=128", 2, 128),
+        ("v5p-128", 1, "", 1, None),
+        ("tpu7x-128", 2, "ici_fsdp_parallelism=128", 2, 128),  # two devices a chip
+        ("v5p-128", 2, "compile_topology=v5e-256 ici_fsdp_parallelism=256", 2, 256),
+    ],
+)
+def test_slices_that_the_scheduler_is_asked_for_fill_the_mesh(
+    type_: str, slices: int, words: str, replicas: int, shards: int | None
+) -> None:
+    reading = read(OF_XPK.format(type_, slices, words))
+    assert reading.stops == ()
+    layout = reading.layout
+    assert (layout["dp_replicate"], layout.get("dp_shard")) == (replicas, shards)
+
+
+@pytest.mark.parametrize(
+    ("slices", "words", "setting", "cure"),
+    [
+        (2, "ici_fsdp_parallelism=128", "ici_fsdp_parallelism", "ici_fsdp_parallelism=64"),
+        (2, "ici_tensor_parallelism=3", "ici_fsdp_parallelism", ""),
+        (1, "dcn_data_parallelism=2", "dcn_data_parallelism", "dcn_data_parallelism=1"),
+        (4, "dcn_data_parallelism=2", "dcn_data_parallelism", "dcn_data_parallelism=4"),
+    ],
+)
+def test_degrees_that_do_not_make_the_slices_stop(
+    slices: int, words: str, setting: str, cure: str
+) -> None:
+    (stop,) = read(OF_XPK.format("v5p-128", slices, words)).stops
+    assert (stop.setting, stop.cure) == (setting, cure)
+
+
 def test_a_file_in_yaml_is_read_too() -> None:
     reading = read(
         """
