@@ -38,6 +38,8 @@ _DOCUMENT = re.compile(
     r"\A(?:[ \t]*(?:#[^\n]*)?\n|---[^\n]*\n)*+\s*(?:\{|[A-Za-z_]\w*\s*:(?:\s|$))"
 )
 _YAML = (".yml", ".yaml")
+_EARLIER_PROGRAM = re.compile(r"(?:^|[./])MaxText[./]")
+"""A module or file of MaxText 0.1.0; the package of 0.2.5 is `maxtext`, in small letters."""
 _COMPILER_FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 _MOST_BASES = 8
 """Files that name one another as their base; MaxText's own are three deep."""
@@ -51,6 +53,8 @@ class SettingSources:
         self.settings = settings
         self.of_model: dict[str, Any] = {}
         self.ignored: list[str] = []
+        self.assumed: list[str] = []
+        """Sentences about what is read as something else than it is."""
         self.slices: Slices | None = None
         """The slices of TPUs that the command asks for."""
         self._of_files: set[str] = set()
@@ -150,6 +154,7 @@ class SettingSources:
         the environment. An assignment in a branch of a script that may or may not run becomes a
         reservation."""
         self.slices = command.slices
+        self._note_release(command.program or "")
         words = list(command.words)
         # Of bare arguments, such as "base.yml steps=10", the first was taken for the program.
         if command.program and command.program.endswith(_YAML):
@@ -165,6 +170,16 @@ class SettingSources:
         self._read_environment(command.environment)
         for branch in command.in_branches:
             self.settings.note(Reservation.of_branch(branch))
+
+    def _note_release(self, program: str) -> None:
+        """Notes a program that only earlier releases have, whose settings may be other ones."""
+        if _EARLIER_PROGRAM.search(program) and not self.settings.is_other_release:
+            self.settings.is_earlier_program = True
+            table = self.settings.table
+            self.assumed.append(
+                f"{program} is of a release before {table.framework} {table.release}, and its"
+                f" settings are read as those of {table.release}"
+            )
 
     def _stop_at_strays(self, words: Sequence[str]) -> None:
         """Notes a stop for each word that is neither key=value nor a file. OmegaConf takes the
@@ -237,12 +252,32 @@ class SettingSources:
         elif name == "lora" and isinstance(value, Mapping):
             for key, member in value.items():
                 self.settings.put(f"lora.{key}", member)
+        elif field is None and name in self._earlier:
+            self._read_earlier(name, value)
         elif field is None:
             self.settings.put(name, value)
         elif value == "" and field.is_optional:
             self.settings.put(name, None)
         else:
             self.settings.put(name, field.checked(value))
+
+    @property
+    def _earlier(self) -> Mapping[str, Any]:
+        """Returns the settings that only earlier releases have, which are valid where the launch
+        may be of one. Each has its default, and is null where it is of no account."""
+        may_be_earlier = self.settings.is_earlier_program or self.settings.is_other_release
+        settings: Mapping[str, Any] = self.settings.table.facts["earlier"]
+        return settings if may_be_earlier else {}
+
+    def _read_earlier(self, name: str, value: Any) -> None:
+        """Ignores a setting of earlier releases that changes nothing, or adds a reservation."""
+        default = self._earlier[name]
+        if default is None or str(value).lower() == str(default).lower():
+            self.ignored.append(shown(name, value))
+        else:
+            reason = f"{self.settings.table.release} has no such setting"
+            cure = "leave it out if it changes nothing"
+            self.settings.add_text_reservation(shown(name, value), reason, cure)
 
     def _leave_out_idle(self) -> None:
         """Moves settings without effect to the ignored ones: those of adapters that are not

@@ -744,6 +744,59 @@ def test_what_parses_and_stops_hides_the_layout(
     assert cure in stop.cure
 
 
+RING = "context_parallel_strategy=ring ici_context_parallelism=4"
+ULYSSES = "context_parallel_strategy=ulysses ici_context_parallelism=4"
+FLASH = "attention=flash use_tokamax_splash=true"
+TE = "hardware=gpu attention=cudnn_flash_te"
+
+
+@pytest.mark.parametrize(
+    ("text", "stopped"),
+    [
+        (TE, ["max_segments_per_seq"]),
+        (f"{TE} packing=false", []),
+        (f"{TE} max_segments_per_seq=32", []),
+        (f"{TE} max_segments_per_seq=$SEGMENTS", []),
+        (RING, ["attention", "use_tokamax_splash"]),
+        (f"{RING} {FLASH}", []),
+        (f"{RING} hardware=gpu", []),
+        (f"{RING} {FLASH} use_jax_splash=true", ["use_jax_splash"]),
+        (f"context_parallel_strategy=ring {FLASH}", ["context_parallel_strategy"]),
+        (f"{ULYSSES} {FLASH}", ["context_parallel_load_balance"]),
+        (f"{ULYSSES} {FLASH} context_parallel_load_balance=false", []),
+        (f"{ULYSSES} hardware=gpu", ["context_parallel_strategy"]),
+        ("dataset_type=hf", ["hf_path"]),
+        ("dataset_type=hf hf_path=allenai/c4", []),
+        ("dataset_type=hf hf_path=$DATA", []),
+        ("dataset_type=grain", ["grain_train_files"]),
+        ("dataset_type=grain grain_file_type=parquet hf_path=parquet", []),
+        ("dataset_type=grain grain_file_type=tfrecord dataset_path=/data", []),
+        ("dataset_type=tfds", []),
+    ],
+)
+def test_kernels_and_data_that_maxtext_refuses_are_stops(text: str, stopped: list[str]) -> None:
+    reading = read(f"{COMMAND} model_name=llama3.1-8b {text}")
+    assert [stop.setting for stop in reading.stops] == stopped
+
+
+@pytest.mark.parametrize("program", ["-m MaxText.train", "src/MaxText/train.py"])
+def test_a_program_of_an_earlier_release_may_have_settings_of_its_own(program: str) -> None:
+    text = f"python3 {program} model_name=llama3.1-8b hardware=gpu attention=cudnn_flash_te"
+    reading = read(
+        f"{text} collect_stack_trace=false enable_nnx=False"
+        " ici_tensor_transpose_parallelism=2 wholly_new=1"
+    )
+    assert reading.stops == ()
+    assert "of a release before MaxText 0.2.5" in reading.assumed[0]
+    assert {"collect_stack_trace = false", "enable_nnx = False"} <= {*reading.ignored}
+    names = [each.setting.partition(" = ")[0] for each in reading.reservations]
+    assert names == ["ici_tensor_transpose_parallelism", "wholly_new"]
+    (stop,) = read(f"{text} per_device_batch_sise=2").stops
+    assert stop.cure == "per_device_batch_size"
+    (stop,) = read(f"{COMMAND} model_name=llama3.1-8b collect_stack_trace=false").stops
+    assert stop.setting == "collect_stack_trace"
+
+
 _FIELDS = field_table(maxtext_writer.TABLE).fields
 _PAIRS = st.tuples(
     st.sampled_from([name for name, field in _FIELDS.items() if field.use == "read"]),
