@@ -193,7 +193,9 @@ def _is_answered(reservation: Reservation, parts: QuestionParts) -> bool:
     request_part = getattr(parts, part, None) if part else None
     if not name:
         return bool(request_part)
-    return isinstance(request_part, Mapping) and name in request_part
+    if isinstance(request_part, Mapping):
+        return name in request_part
+    return getattr(request_part, name, None) is not None
 
 
 def _recognized_format(launch: LaunchForm, field: str) -> Recognized:

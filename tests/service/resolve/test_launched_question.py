@@ -95,6 +95,24 @@ def test_a_launch_may_say_all_but_the_chips(asked) -> None:
     assert any("dp_shard is 32" in line for line in found.read.assumed)
 
 
+def test_a_launch_may_allocate_a_part_of_the_memory(asked) -> None:
+    limited = replace(READING, memory_fraction=0.5)
+    found = asked(limited)
+    whole = asked().resolved.problem.cluster.chip.usable_memory_gib
+    assert found.question.cluster.usable_memory_gib == pytest.approx(whole / 2, abs=0.01)
+    assert any("cluster.usable_memory_gib is" in line for line in found.read.assumed)
+    given = asked(limited, cluster={**CLUSTER, "usable_memory_gib": 70})
+    assert given.question.cluster.usable_memory_gib == 70
+    assert not any("cluster.usable_memory_gib is" in line for line in given.read.assumed)
+
+
+def test_the_memory_of_the_request_settles_what_the_launch_leaves_open(asked) -> None:
+    reservation = Reservation(setting="PART = $X", answered_by="cluster.usable_memory_gib")
+    unsure = replace(READING, reservations=(reservation,))
+    assert asked(unsure).reservations == (reservation,)
+    assert asked(unsure, cluster={**CLUSTER, "usable_memory_gib": 70}).reservations == ()
+
+
 @pytest.mark.parametrize(
     ("said", "devices", "degrees"),
     [

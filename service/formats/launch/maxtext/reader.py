@@ -82,6 +82,7 @@ class _Reader:
         self.of_model = sources.of_model
         self.ignored = sources.ignored
         self.assumed = sources.assumed
+        self.memory_fraction = sources.memory_fraction
         self.given = sources.settings.given
         self.values = {**sources.settings.table.defaults(), **self.of_model, **self.given}
         """All settings: those of the text, else of the file of the model, else the defaults."""
@@ -116,6 +117,7 @@ class _Reader:
             layout=layout,
             num_devices=self.mesh.num_devices,
             devices_setting=self.mesh.devices_setting,
+            memory_fraction=self.memory_fraction,
             num_micro_batches=micro_batches,
             default_origins=self._default_origins(),
             stops=(

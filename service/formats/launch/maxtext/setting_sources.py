@@ -40,6 +40,9 @@ _DOCUMENT = re.compile(
 _YAML = (".yml", ".yaml")
 _EARLIER_PROGRAM = re.compile(r"(?:^|[./])MaxText[./]")
 """A module or file of MaxText 0.1.0; the package of 0.2.5 is `maxtext`, in small letters."""
+_MEMORY_FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+"""The variables with which JAX is told how much of a GPU's memory it may allocate; the second is
+the older name."""
 _COMPILER_FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 _MOST_BASES = 8
 """Files that name one another as their base; MaxText's own are three deep."""
@@ -55,6 +58,8 @@ class SettingSources:
         self.ignored: list[str] = []
         self.assumed: list[str] = []
         """Sentences about what is read as something else than it is."""
+        self.memory_fraction: float | None = None
+        """The part of a GPU's memory that JAX may allocate, where the environment says it."""
         self.slices: Slices | None = None
         """The slices of TPUs that the command asks for."""
         self._of_files: set[str] = set()
@@ -298,7 +303,7 @@ class SettingSources:
 
     def _read_environment(self, environment: Mapping[str, str]) -> None:
         """Reads variables named M_NAME as settings (configs/pyconfig.py, yaml_key_to_env_key),
-        and the flags of the XLA compiler."""
+        the flags of the XLA compiler, and the memory that JAX may allocate."""
         for variable, value in environment.items():
             name = variable.removeprefix("M_").lower()
             if variable.startswith("M_") and name in self.settings.table.fields:
@@ -306,6 +311,21 @@ class SettingSources:
                 self._of_files.discard(name)  # the file of the model does not override it now
             elif variable in _COMPILER_FLAGS:
                 self._read_compiler_flags(variable, value)
+            elif variable in _MEMORY_FRACTIONS and "gpu" in self.settings.given.get("hardware", ""):
+                self._read_memory_fraction(variable, value)
+
+    def _read_memory_fraction(self, variable: str, value: str) -> None:
+        """Reads the part of a GPU's memory that JAX may allocate. Adds a reservation for a value
+        that is no part of it, or is not known."""
+        is_part = re.fullmatch(r"0*\.\d{1,9}|1(?:\.0*)?", value, re.ASCII)
+        if is_part and float(value) > 0:
+            self.memory_fraction = float(value)
+        else:
+            reason = "it decides how much memory JAX may allocate"
+            cure = "give cluster.usable_memory_gib in the request"
+            self.settings.add_text_reservation(
+                shown(variable, value), reason, cure, answered_by="cluster.usable_memory_gib"
+            )
 
     def _read_compiler_flags(self, variable: str, value: str) -> None:
         """Adds a reservation for each XLA flag that changes what is computed or keeps

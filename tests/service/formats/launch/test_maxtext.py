@@ -744,6 +744,34 @@ def test_what_parses_and_stops_hides_the_layout(
     assert cure in stop.cure
 
 
+@pytest.mark.parametrize(
+    ("variables", "words", "fraction", "reserved"),
+    [
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION=.50", "hardware=gpu", 0.5, []),
+        ("XLA_CLIENT_MEM_FRACTION=0.92", "hardware=gpu", 0.92, []),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION=.50", "", None, []),  # of TPUs JAX takes all
+        (
+            "XLA_PYTHON_CLIENT_MEM_FRACTION=$PART",
+            "hardware=gpu",
+            None,
+            ["XLA_PYTHON_CLIENT_MEM_FRACTION"],
+        ),
+        (
+            "XLA_PYTHON_CLIENT_MEM_FRACTION=4",
+            "hardware=gpu",
+            None,
+            ["XLA_PYTHON_CLIENT_MEM_FRACTION"],
+        ),
+    ],
+)
+def test_the_memory_that_jax_may_allocate_is_read(
+    variables: str, words: str, fraction: float | None, reserved: list[str]
+) -> None:
+    reading = read(f"{variables} {COMMAND} model_name=llama2-7b {words}")
+    assert reading.memory_fraction == fraction
+    assert [each.setting.partition(" = ")[0] for each in reading.reservations] == reserved
+
+
 RING = "context_parallel_strategy=ring ici_context_parallelism=4"
 ULYSSES = "context_parallel_strategy=ulysses ici_context_parallelism=4"
 FLASH = "attention=flash use_tokamax_splash=true"
