@@ -257,6 +257,9 @@ class _Reader:
             self.settings.add_reservation(
                 name, reason, "use a schedule that is: 1F1B or Interleaved1F1B"
             )
+        elif schedule == "zero_bubble_v" and self._compiles_model:
+            reason = "torch.compile is said not to go with schedules that split backward passes"
+            self.settings.add_reservation(name, reason, "leave --compile.enable out")
         # Under a schedule with several chunks a rank, torchtitan makes two unless told otherwise.
         default_chunks = 1 if schedule in ("1f1b", "afab") else 2
         num_layers = self.config.get("layers")
@@ -384,6 +387,11 @@ class _Reader:
             rule = f"must be a multiple of {what} = {divisor}"
             self.stops.note(Stopped(f"--{name}", value, rule, f"--{name} {multiples}"))
 
+    @property
+    def _compiles_model(self) -> bool:
+        """Returns True where torch.compile takes the model, and not the loss alone."""
+        return bool(self.values["compile.enable"]) and "model" in self.values["compile.components"]
+
     def _stack(self, layout: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the fields of the stack: its switches, which are choices of software that no
         layout makes. Those of compilation and CUDA graphs have the value that takes effect, since
@@ -392,8 +400,7 @@ class _Reader:
         values = self.values
         switches = {**config.get("sets", {}), **self.given}
         components = values["compile.components"]
-        compiles = values["compile.enable"]
-        compiles_model = compiles and "model" in components
+        compiles_model = self._compiles_model
         switches["compile.enable"] = compiles_model
         if "compile.components" in switches:  # given in any order, compared in that of the table
             switches["compile.components"] = [
@@ -407,7 +414,7 @@ class _Reader:
         stack = {"name": NAME, **switch_fields(NAME, switches, self._release), **scaling}
         if captures:
             stack["launch"] = "graph"  # kernels may be captured uncompiled
-        if compiles and not compiles_model:
+        if values["compile.enable"] and not compiles_model:
             stack["loss"] = "compiled" if "loss" in components else "pytorch"
         if layout["tp"] > 1 and not layout["sequence_parallel"]:
             stack["sequence_parallel"] = [True, False]  # the catalogue's stack has True alone

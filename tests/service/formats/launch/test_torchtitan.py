@@ -438,6 +438,17 @@ def test_a_schedule_is_read_with_its_chunks(
     assert "schedules" not in reading.stack or read_as in reading.stack["schedules"]
 
 
+def test_a_compiled_model_beside_split_backward_passes_is_reserved() -> None:
+    text = (
+        "--module llama3 --config llama3_8b --parallelism.pipeline_parallel_degree 2"
+        " --parallelism.pipeline_parallel_schedule ZBVZeroBubble --training.disable_cuda_graphs"
+        " --compile.enable"
+    )
+    (reservation,) = read(text).reservations
+    assert reservation.cure == "leave --compile.enable out"
+    assert read(f"{text} --compile.components loss").reservations == ()
+
+
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
