@@ -73,6 +73,8 @@ class Command:
     """Assignments in branches that would replace a value that the text gives otherwise."""
     defaults: tuple[str, ...] = ()
     """Variables that nothing sets, with the default that the text has for each: TP=4."""
+    edits: Mapping[str, str] = field(default_factory=dict)
+    """By name of a file, the command that changes it in place."""
 
 
 @cached_by_identity(_KEPT, objects=2)
@@ -117,6 +119,7 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
         in_branches=_assignments_in(training.doubts),
         replaced_in_branches=_assignments_in(doubt for doubt in training.doubts if doubt.replaces),
         defaults=training.defaults,
+        edits=script.edits,
     )
 
 
