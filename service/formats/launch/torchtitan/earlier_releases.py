@@ -42,7 +42,7 @@ EXPERT_TENSOR = "parallelism.expert_tensor_parallel_degree"
 IN_BACKWARD = "optimizer.early_step_in_backward"
 _FILTER = "quantize.linear.float8.filter_fqns"
 _RECIPE = "quantize.linear.float8.recipe_name"
-_GATHERS = "quantize.linear.float8.enable_fsdp_float8_all_gather"
+GATHERS = "quantize.linear.float8.enable_fsdp_float8_all_gather"
 
 
 def is_of_earlier_release(name: str) -> bool:
@@ -145,6 +145,11 @@ class EarlierSettings(Settings):
             self.add_text_reservation(shown(IN_BACKWARD, True), reason, "leave it out")
         return config
 
+    @property
+    def converts_with_recipe(self) -> bool:
+        """Returns True where products run in fp8 by a recipe of scales that has a name."""
+        return self.config.get("precision") == "fp8" and self.older[_RECIPE] is not None
+
     def _read_converters(self, is_sparse: bool) -> dict[str, Any]:
         """Returns the format of matrix products and the granularity of their scales:
         {"precision": "fp8", "scaling": {"fp8_scaling": "rowwise"}}; nothing for bf16. Records
@@ -176,8 +181,8 @@ class EarlierSettings(Settings):
         if formats[0] != "fp8":
             return {"precision": formats[0]}
         by_row = str(self.older[_RECIPE] or "tensorwise") != "tensorwise"
-        if not by_row and not self.older[_GATHERS]:
-            self.assumed.append(f"FSDP is counted as gathering 8 bits, as with {_GATHERS}")
+        if not by_row and not self.older[GATHERS]:
+            self.assumed.append(f"FSDP is counted as gathering 8 bits, as with {GATHERS}")
         return {"precision": "fp8", "scaling": {"fp8_scaling": "rowwise"} if by_row else {}}
 
     def layout(

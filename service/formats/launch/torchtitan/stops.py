@@ -9,6 +9,7 @@ from typing import Any
 
 from service.formats.launch.torchtitan.earlier_releases import (
     EXPERT_TENSOR,
+    GATHERS,
     IN_BACKWARD,
     EarlierSettings,
     name_in,
@@ -72,6 +73,13 @@ def stops_of_earlier_release(
         rule = "needs --compile.enable, with model among --compile.components"
         name = name_in(_ASYNC_TENSOR, EARLIER)
         yield _stop_of_earlier(name, True, rule, "distributed/tensor_parallel.py")
+    if values[RECOMPUTE] == "memory-budget" and not compiles_model:
+        rule = "memory_budget needs --compile.enable, with model among --compile.components"
+        file = "distributed/activation_checkpoint.py"
+        yield _stop_of_earlier("activation_checkpoint.mode", "memory_budget", rule, file)
+    if earlier.converts_with_recipe and earlier.older[GATHERS]:
+        rule = "does not go with a recipe_name of float8: leave one of them out"
+        yield _stop_of_earlier(GATHERS, True, rule, "components/quantization/float8.py")
     ep = values[_EXPERT_DEGREE]
     if earlier.older[IN_BACKWARD] and max(layout["pp"], ep) > 1:
         rule = "goes with neither a pipeline nor expert parallelism: leave it out"

@@ -782,6 +782,22 @@ def test_an_earlier_release_stops_where_it_refuses_to_start(
     assert all(stop.source.startswith("torchtitan 0.2.2: ") for stop in stops)
 
 
+def test_an_earlier_release_stops_at_converters_and_recompute_that_it_refuses() -> None:
+    text = EARLIER_OF_32.format("llama3", "8B")
+    budget = text.replace("mode full", "mode memory_budget")
+    assert [stop.setting for stop in read(budget).stops] == ["--activation_checkpoint.mode"]
+    assert read(f"{budget} --compile.enable").stops == ()
+    float8 = f"{text} --model.converters quantize.linear.float8"
+    section = "--quantize.linear.float8"
+    recipe = f"{section}.recipe_name rowwise"
+    gathers = f"{section}.enable_fsdp_float8_all_gather"
+    (stop,) = read(f"{float8} {recipe} {gathers}").stops
+    assert stop.setting == gathers
+    assert read(f"{float8} {recipe}").stops == ()
+    assert read(f"{float8} {gathers}").stops == ()
+    assert read(f"{text} {recipe} {gathers}").stops == ()  # nothing is converted
+
+
 @pytest.mark.parametrize("axis", ["pipeline", "expert"])
 def test_an_optimizer_in_backward_is_not_described_and_alone(axis: str) -> None:
     text = EARLIER_OF_32.format("llama3", "8B") + " --optimizer.early_step_in_backward"
