@@ -190,8 +190,7 @@ class EarlierSettings(Settings):
     ) -> dict[str, Any]:
         """Returns the fields of the layout whose settings were removed in 0.3.0. `values` has
         all settings by their names in 0.3.0, and `degrees` those of the layout's axes."""
-        # Without expert parallelism the setting has no effect.
-        knobs: dict[str, Any] = {"etp": self.older[EXPERT_TENSOR] if degrees["ep"] > 1 else 1}
+        knobs: dict[str, Any] = {"etp": self._expert_tensor_degree(degrees)}
         # "op" recomputes some operations of every layer, and a number n every n-th layer whole.
         option = self.older["activation_checkpoint.selective_ac_option"]
         if values[RECOMPUTE] == "selective" and option != "op":
@@ -201,6 +200,16 @@ class EarlierSettings(Settings):
                 reason = "every layer of so many is recomputed, and all are read as such"
                 settings.add_text_reservation(setting, reason, "use op, or 1")
         return knobs
+
+    def _expert_tensor_degree(self, degrees: Mapping[str, int]) -> int:
+        """Returns the degree of tensor parallelism within experts. Without expert parallelism it is
+        that of the dense layers, whatever the setting (models/llama4/infra/parallelize.py,
+        apply_moe_ep_tp). It is 1 where the model is not known or has no experts."""
+        model = self.config["model"]
+        if model is None or not catalogue.architecture(model).is_moe:
+            return 1
+        degree: int = self.older[EXPERT_TENSOR]
+        return degree if degrees["ep"] > 1 else degrees["tp"]
 
 
 def _checkpointing_mode(value: Any) -> str:

@@ -818,8 +818,10 @@ def test_experts_of_an_earlier_release_may_be_cut_by_tensor_parallelism() -> Non
     assert reading.stops == ()
     assert (reading.layout["ep"], reading.layout["etp"]) == (4, 4)
     assert reading.stack["expert_tensor_parallel"] is True
-    alone = read(text.replace("expert_parallel_degree 4", "expert_parallel_degree 1"))
-    assert alone.layout["etp"] == 1
+    without_experts = text.replace("expert_parallel_degree 4", "expert_parallel_degree 1")
+    assert read(without_experts).layout["etp"] == 4
+    dense = text.replace("deepseek_v3", "llama3").replace("16B", "8B")
+    assert read(dense).layout["etp"] == 1
 
 
 @pytest.mark.parametrize(
