@@ -18,7 +18,7 @@ from models.spec.hardware import Chip
 from service.formats.launch.job import LaunchReading
 from service.formats.shell.command import Command
 from service.resolve.launch_errors import LaunchErrors
-from service.resolve.launch_nodes import chips_on_node, machine_of_nodes
+from service.resolve.launch_nodes import chips_on_node, machine_of_nodes, slice_shape
 from service.resolve.resolution import Resolver
 from service.schemas.cluster import ClusterFields, ClusterPreset
 
@@ -41,10 +41,10 @@ class LaunchCluster:
     cluster adds its own."""
 
     def form(self) -> ClusterPreset | ClusterFields:
-        """Returns the cluster that the job runs on, in the nodes of the script. Raises Invalid or
-        Refused where neither launch nor request names it, or where they contradict each other in
-        devices."""
-        return self._in_nodes(self._sized_cluster())
+        """Returns the cluster that the job runs on, in the nodes of the script, with the memory
+        that the launch may allocate. Raises Invalid or Refused where neither launch nor request
+        names it, or where they contradict each other in devices."""
+        return self._in_memory(self._in_nodes(self._sized_cluster()))
 
     def _sized_cluster(self) -> ClusterPreset | ClusterFields:
         """Returns the cluster of the request, or else the chips that the script asks for, with as
@@ -147,21 +147,34 @@ class LaunchCluster:
         return form
 
     def _in_nodes(self, form: ClusterPreset | ClusterFields) -> ClusterPreset | ClusterFields:
-        """Returns the cluster with scale-up domains of the size of the script's nodes, unless the
-        request itself gives the size. Where the catalogue has a machine of as many such chips, the
-        cluster is of these machines."""
-        if form.chips_per_domain is not None:
+        """Returns the cluster with scale-up domains of the size of the script's nodes, or with
+        slices as it asks for, unless the request itself gives the size. Where the catalogue has a
+        machine of as many such chips, the cluster is of these machines."""
+        if form.chips_per_domain is not None or form.torus_shape is not None:
             return form
         cluster = self.resolver.cluster(form).cluster
+        shape = slice_shape(self.command, cluster)
+        if shape is not None:
+            return form.model_copy(update={"torus_shape": list(shape)})
         machine = machine_of_nodes(self.command, cluster)
         if machine is not None and isinstance(form, ClusterPreset):
             return form.model_copy(update={"preset": machine})
         chips = chips_on_node(self.command, cluster)
         return form if chips is None else form.model_copy(update={"chips_per_domain": chips})
 
+    def _in_memory(self, form: ClusterPreset | ClusterFields) -> ClusterPreset | ClusterFields:
+        """Returns the cluster with the part of a chip's memory that the launch may allocate, unless
+        the request itself gives the memory."""
+        fraction = self.reading.memory_fraction
+        if fraction is None or form.usable_memory_gib is not None:
+            return form
+        usable = self.resolver.cluster(form).cluster.chip.usable_memory_gib
+        return form.model_copy(update={"usable_memory_gib": round(fraction * usable, 2)})
+
     def assumptions(self, form: ClusterPreset | ClusterFields) -> Iterator[str]:
         """Yields sentences on what the launch decided of the cluster `form` that the job runs on:
-        its chips, its machine, and the size of a domain, each unless the request gave it."""
+        its chips, its machine, the size of a slice or a domain, and the memory, each unless the
+        request gave it."""
         requested = self.requested
         preset = getattr(requested, "preset", None)
         if requested is None and isinstance(form, ClusterPreset):
@@ -172,9 +185,16 @@ class LaunchCluster:
                 f"cluster.preset is {form.preset}: a node of the script has {domain} of {preset},"
                 " and NVLink joins them in such machines"
             )
+        if form.torus_shape and not (requested and requested.torus_shape):
+            yield f"cluster.torus_shape is {form.torus_shape}: a slice that the script asks for"
         if form.chips_per_domain and not (requested and requested.chips_per_domain):
             domain = self.resolver.cluster(form).cluster.fabric.domain
             yield (
                 f"cluster.chips_per_domain is {form.chips_per_domain}: what a node of the script"
                 f" has, and scale-up links, which can join {domain} chips, end at the node"
+            )
+        if form.usable_memory_gib and not (requested and requested.usable_memory_gib):
+            yield (
+                f"cluster.usable_memory_gib is {form.usable_memory_gib:g}:"
+                " the part of a chip's memory that the launch may allocate"
             )

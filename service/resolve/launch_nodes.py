@@ -1,5 +1,6 @@
-"""The nodes that the script of a launch asks Slurm and its launchers for, beside the cluster of the
-request. A *domain* is the chips that scale-up links, such as NVLink, join."""
+"""The nodes that the script of a launch asks Slurm and its launchers for, or the slices of TPUs,
+beside the cluster of the request. A *domain* is the chips that scale-up links, such as NVLink,
+join."""
 
 from __future__ import annotations
 
@@ -45,6 +46,19 @@ def machine_of_nodes(command: Command | None, cluster: Cluster) -> str | None:
         if is_machine and has_any_network and _has_equal_chip(fabric, cluster.chip):
             return fabric.id
     return None
+
+
+def slice_shape(command: Command | None, cluster: Cluster) -> tuple[int, ...] | None:
+    """Returns the shape of each slice of the script. None if the script asks for no slices, or for
+    others than the cluster has, or if the one slice that it asks for has the usual shape."""
+    slices = None if command is None else command.slices
+    torus = cluster.fabric.torus
+    if slices is None or torus is None or slices.num_chips != cluster.num_chips:
+        return None
+    shape = slices.shape or torus.shape_for(slices.chips_of_slice)
+    if shape is None or len(shape) != torus.ndim or shape == cluster.slice_shape:
+        return None
+    return shape
 
 
 def _stated_chips(command: Command | None, cluster: Cluster) -> int | None:

@@ -29,7 +29,7 @@ from service.formats.launch.recognition import (
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop
 from service.formats.shell.command import Command, with_reason
-from service.formats.shell.faults import Undefined
+from service.formats.shell.faults import Undefined, shortened
 from service.json_pointers import relocate_errors
 from service.resolve.launch_assumptions import taken_defaults
 from service.resolve.launch_cluster import LaunchCluster
@@ -113,12 +113,14 @@ def launched_question(
     reading = _read_launch(launch, recognition.format, field, changes)
     if reading.stops and not allow_stops:
         raise Refused([_stop_error(stop, f"{field}.arguments") for stop in reading.stops])
-    reservations = tuple(
-        reservation for reservation in reading.reservations if not _is_answered(reservation, parts)
+    command = command_in(launch.text, launch.beside)
+    edits = {} if command is None else command.edits
+    reservations = (
+        *(each for each in reading.reservations if not _is_answered(each, parts)),
+        *(Reservation.of_edit(file, shortened(edit)) for file, edit in edits.items()),
     )
     reading = replace(reading, reservations=reservations)
     stops = list(reading.stops)
-    command = command_in(launch.text, launch.beside)
     overruled = list[str]()
     errors = LaunchErrors(reading, field, parts_source, stops if allow_stops else None)
     cluster = LaunchCluster(resolver, parts.cluster, reading, command, errors, overruled)
@@ -193,7 +195,9 @@ def _is_answered(reservation: Reservation, parts: QuestionParts) -> bool:
     request_part = getattr(parts, part, None) if part else None
     if not name:
         return bool(request_part)
-    return isinstance(request_part, Mapping) and name in request_part
+    if isinstance(request_part, Mapping):
+        return name in request_part
+    return getattr(request_part, name, None) is not None
 
 
 def _recognized_format(launch: LaunchForm, field: str) -> Recognized:

@@ -13,6 +13,7 @@ from service.formats.launch.accelerate import sharding
 from service.formats.launch.deepspeed import document
 from service.formats.launch.facts import facts
 from service.formats.launch.maxtext import reader as maxtext
+from service.formats.launch.maxtext import stops as maxtext_stops
 from service.formats.launch.torchtitan import reader as torchtitan
 from service.formats.launch.torchtitan import stops as torchtitan_stops
 from tests.launchers.judging import PYTHON
@@ -33,7 +34,7 @@ def _sources() -> Iterator[str]:
         table = facts(file.stem)
         yield from (table[name] for name in ("parser", "of_parser_source") if name in table)
     yield facts("megatron_refusals")["source"]
-    yield from (sharding.SOURCE, document.SOURCE, maxtext.TYPES, maxtext.MUON)
+    yield from (sharding.SOURCE, document.SOURCE, maxtext_stops.TYPES, maxtext.MUON)
     yield from (torchtitan.MESH_SOURCE, torchtitan_stops.SOURCE, torchtitan_stops.COMPILE)
 
 

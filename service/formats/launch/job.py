@@ -197,6 +197,8 @@ class LaunchReading:
     """The number of devices that the job has, where that is said or follows."""
     devices_setting: str | None = None
     """The setting from which the number of devices follows; None where a setting states it."""
+    memory_fraction: float | None = None
+    """The part of a chip's memory that the framework may allocate, where the launch limits it."""
     num_micro_batches: int | None = None
     """The micro-batches of one data-parallel rank in a step (gradient accumulation), where they are
     stated. A global batch or a micro-batch that is not stated follows from them and the devices."""

@@ -49,3 +49,13 @@ class Reservation:
             cure="decide the branch: send the script without it, or the variable in"
             " launch.environment",
         )
+
+    @classmethod
+    def of_edit(cls, file: str, command: str) -> Reservation:
+        """Returns the reservation for a command that changes a file in place."""
+        return cls(
+            setting=command,
+            reason=f"it changes {file}, which is read as it is before",
+            cure=f"send {file} as it is afterwards, and the script without this command",
+            is_open=True,
+        )

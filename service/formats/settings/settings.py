@@ -62,6 +62,9 @@ class Settings:
         """The text of a setting as it was written, where that is not `name = value`."""
         self.is_other_release = False
         """The job runs another release than the table's, so an unknown name may be valid there."""
+        self.is_earlier_program = False
+        """The job starts a program that only earlier releases have. An unknown name may be valid
+        there, unless it is spelt like a known one."""
         self.reservations: list[Reservation] = []
         self.warnings: list[str] = []
         self.stops: list[Stop] = []
@@ -238,6 +241,8 @@ class Settings:
         ("stops"), it ignores the name ("passes"), or something else may read it ("open"): another
         release, or a program of the caller's own. `near` is a known name that resembles it."""
         reaction = "open" if self.is_other_release else self.table.reaction_to_unknown(name)
+        if self.is_earlier_program and reaction == "stops":
+            reaction = "misspelt"
         if reaction == "misspelt":  # forks of the framework add names that resemble no known one
             return "open" if near is None else "stops"
         return reaction

@@ -24,6 +24,7 @@ from service.formats.shell.programs import base_name, likelihood, program_at, wi
 from service.formats.shell.ranks import ranks_of, scheduler_variables
 from service.formats.shell.reading import ARGUMENTS, read_script
 from service.formats.shell.script import Script, Statement
+from service.formats.shell.tpu_slices import Slices
 from service.formats.shell.variables import Doubt
 
 _OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w.]*=.*", re.ASCII | re.DOTALL)
@@ -58,6 +59,8 @@ class Command:
     """The scheduler's name for the GPUs that are asked for, such as h100."""
     features: tuple[str, ...] = ()
     """The feature that the scheduler must find on every node, which may name a chip."""
+    slices: Slices | None = None
+    """The slices of TPUs that the job asks for."""
     slurm: Mapping[str, str] = field(default_factory=dict)
     """Options of #SBATCH lines, without dashes."""
     files: LaunchFiles = NO_FILES
@@ -70,6 +73,8 @@ class Command:
     """Assignments in branches that would replace a value that the text gives otherwise."""
     defaults: tuple[str, ...] = ()
     """Variables that nothing sets, with the default that the text has for each: TP=4."""
+    edits: Mapping[str, str] = field(default_factory=dict)
+    """By name of a file, the command that changes it in place."""
 
 
 @cached_by_identity(_KEPT, objects=2)
@@ -107,12 +112,14 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
         num_ranks=ranks.total,
         chip=ranks.chip,
         features=ranks.features,
+        slices=ranks.slices,
         slurm=header.options,
         files=sent,
         notes=header.notes,
         in_branches=_assignments_in(training.doubts),
         replaced_in_branches=_assignments_in(doubt for doubt in training.doubts if doubt.replaces),
         defaults=training.defaults,
+        edits=script.edits,
     )
 
 

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
+from models.errors import Invalid
 from service.formats.shell.conditions import Truth, condition_of_words
+from service.formats.shell.edits import edited_words
 from service.formats.shell.programs import (
     SHELLS,
     Wrapped,
@@ -169,7 +171,20 @@ class Commands:
                 continue  # nothing can be read from it later, or it is too large to be a launch
             self.reader.budget.spend(len(text))  # so that loops cannot write without end
             content = text if _SHELL_FILE.search(name) else _BARE_VARIABLE.sub(r'"$\1"', text)
-            written[name] = (written.get(name, "") if appends else "") + content
+            if appends:
+                name = self._known_name(name)
+                content = written.get(name, self.reader.files.texts.get(name, "")) + content
+            written[name] = content
+
+    def _known_name(self, name: str) -> str:
+        """Returns the name by which a file was written or sent, which may be that of another path;
+        `name` itself where it was not, or may be one of several."""
+        if name in self.reader.script.written:
+            return name
+        try:
+            return self.reader.files.sent_name(name) or name
+        except Invalid:
+            return name
 
     # -- commands
 
@@ -218,6 +233,7 @@ class Commands:
         if words[0] in reader.functions:
             tree, body = reader.functions[words[0]]
             return reader.run_deeper(tree, [body], arguments=words[1:], is_own_shell=False)
+        self._note_edits(command, streams)
         statements = reader.script.statements
         count = len(statements)
         if self._run_inner_script(words, environment, streams):
@@ -232,6 +248,12 @@ class Commands:
             exported = statements[-1].environment  # thousands of commands may share one object
         statements.append(replace(command, words=(*reader.before, *words), environment=exported))
         return None
+
+    def _note_edits(self, command: Statement, streams: _Streams) -> None:
+        """Notes the known files that a command changes in place."""
+        for word in edited_words(command.words, streams.input):
+            if self._text_of(word) is not None:
+                self.reader.script.edits.setdefault(word, " ".join(command.words))
 
     def _run_inner_script(
         self, words: list[str], environment: Mapping[str, str], streams: _Streams
@@ -289,6 +311,18 @@ class Commands:
         return self.reader.files.with_written(written).find(name)
 
     # -- commands of the shell
+
+    def _copy(self, words: list[str], streams: _Streams, line: int) -> Truth:
+        """Interprets `cp` and `mv` of one file, where its text is known."""
+        names = [word for word in words[1:] if not word.startswith("-")]
+        text = self._text_of(names[0]) if len(names) == 2 else None
+        if text is None:
+            return None
+        source, target = names
+        name = target + base_name(source) if target.endswith("/") else target
+        self.reader.budget.spend(len(text))
+        self.reader.script.written[name] = text
+        return True
 
     def _finish(self, words: list[str], streams: _Streams, line: int) -> Truth:
         """Ends the text at `exit`, `return`, `break` or `continue`, by raising Finished. An
@@ -408,6 +442,7 @@ _BUILTINS: dict[str, _Builtin] = {
         words[1:], commands.reader.has_file
     ),
     **dict.fromkeys(("exit", "return", "break", "continue"), Commands._finish),
+    **dict.fromkeys(("cp", "mv"), Commands._copy),
     "set": Commands._set,
     "shift": Commands._shift,
     "getopts": Commands._getopts,

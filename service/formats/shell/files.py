@@ -46,18 +46,26 @@ class LaunchFiles:
 
     def find(self, name: str) -> str | None:
         """Returns the text of a file; None where it was not sent."""
-        sent_name = self._sent_name(name)
+        sent_name = self.sent_name(name)
         return None if sent_name is None else self.texts[sent_name]
 
     def __contains__(self, name: str) -> bool:
-        return self._sent_name(name) is not None
+        return self.sent_name(name) is not None
 
     def with_written(self, texts: Mapping[str, str]) -> LaunchFiles:
         """Returns these files together with those that a script writes, which replace files of
         the same name."""
-        return replace(self, texts={**self.texts, **texts}) if texts else self
+        if not texts:
+            return self
+        written = {tuple(_components(name)) for name in texts}
+        sent = {
+            name: text
+            for name, text in self.texts.items()
+            if tuple(_components(name)) not in written
+        }
+        return replace(self, texts={**sent, **texts})
 
-    def _sent_name(self, name: str) -> str | None:
+    def sent_name(self, name: str) -> str | None:
         """Returns the name under which a file was sent: of those with the same last part, the
         one that shares most folders with `name`. None where there is none. Raises Invalid where
         different files are equally near."""

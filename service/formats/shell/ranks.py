@@ -16,7 +16,7 @@ from service.formats.shell.faults import invalid_launch
 from service.formats.shell.features import required_features
 from service.formats.shell.headers import Header, options, used_components
 from service.formats.shell.programs import AGENTS, LAUNCHERS
-from service.formats.shell.tpu_slices import slices_of
+from service.formats.shell.tpu_slices import Slices, slices_of
 
 _MPI = {"mpirun", "mpiexec"}
 _SLURM = {"srun", "sbatch", "salloc"}
@@ -44,6 +44,8 @@ class Ranks:
     """Slurm's name for the GPUs that are asked for, such as h100."""
     features: tuple[str, ...] = ()
     """The feature that --constraint asks of every node, which may name a chip."""
+    slices: Slices | None = None
+    """The slices of TPUs that xpk is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def ranks_of(header: Header, before: Sequence[str], environment: Mapping[str, st
         return ranks_of_sets
     slices = slices_of(_with_underscores(options(before)))
     if slices is not None:
-        return Ranks(total=slices.num_chips, chip=slices.chip)
+        return Ranks(total=slices.num_chips, chip=slices.chip, slices=slices)
     components = [
         _ranks_of_component(header.component(index), before, environment)
         for index in used_components(header, before)

@@ -39,6 +39,8 @@ class Script:
     """The values that the variables hold at the end."""
     written: dict[str, str] = field(default_factory=dict)
     """Files that the script writes, by name."""
+    edits: dict[str, str] = field(default_factory=dict)
+    """By name of a file, the command that changes it in place."""
     batch_texts: list[str] = field(default_factory=list)
     """Texts that are batch scripts of a scheduler: the text itself, and those that it submits."""
     unsent_sources: list[tuple[str, int]] = field(default_factory=list)

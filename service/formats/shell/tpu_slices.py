@@ -23,23 +23,35 @@ _OF_TWO_CORES = ("v4", "v5p", "tpu7x")
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """The chips of all slices of a job."""
+    """The slices of a job, which are equal."""
 
     chip: str
-    num_chips: int
+    count: int
+    chips_of_slice: int
+    shape: tuple[int, ...] | None = None
+    """The shape of a slice, where its type says it."""
+
+    @property
+    def num_chips(self) -> int:
+        return self.count * self.chips_of_slice
 
 
 def slices_of(options: Mapping[str, str]) -> Slices | None:
-    """Returns the chips of the TPU slices that xpk's options ask for; None where they name no
-    TPU. The names of `options` have underscores."""
+    """Returns the TPU slices that xpk's options ask for; None where they name no TPU. The
+    names of `options` have underscores."""
     written = next((options[name] for name in _TYPES if name in options), "")
     match = _TYPE.fullmatch(written)
     chip = _CHIPS.get(match["name"]) if match else None
     if match is None or chip is None:
         return None
     # "v5p-128" counts TensorCores, while a topology such as "4x4x8" counts chips.
-    counts = [int(side) for side in match["size"].split("x")]
-    counted_per_chip = 2 if len(counts) == 1 and chip in _OF_TWO_CORES else 1
+    counts = tuple(map(int, match["size"].split("x")))
+    is_shape = len(counts) > 1
+    counted_per_chip = 2 if not is_shape and chip in _OF_TWO_CORES else 1
     number = options.get("num_slices", "1")
-    slices = int(number) if re.fullmatch(r"\d{1,4}", number, re.ASCII) else 1
-    return Slices(chip, math.prod(counts) // counted_per_chip * slices)
+    return Slices(
+        chip=chip,
+        count=int(number) if re.fullmatch(r"\d{1,4}", number, re.ASCII) else 1,
+        chips_of_slice=math.prod(counts) // counted_per_chip,
+        shape=counts if is_shape else None,
+    )

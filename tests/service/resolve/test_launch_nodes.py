@@ -71,3 +71,33 @@ def test_the_chips_that_slurm_is_asked_for_need_no_preset(shared_client) -> None
     refused = shared_client.post("/v1/predictions", json={"launch": unknown})
     assert refused.status_code == 422
     assert refused.json()["errors"][0]["pointer"] == "/cluster"
+
+
+SLICES = (
+    "xpk workload create --cluster c --workload w --tpu-type={} --num-slices={} --command"
+    ' "python3 -m maxtext.trainers.pre_train.train model_name=llama3.1-8b'
+    ' per_device_batch_size=2 remat_policy=full dataset_type=synthetic"'
+)
+
+
+@pytest.mark.parametrize(
+    ("type_", "count", "cluster", "shape"),
+    [
+        ("v5p-128", 2, None, [4, 4, 4]),
+        ("v5p-128", 2, {"preset": "v5p", "num_chips": 128}, [4, 4, 4]),
+        ("v5p-128", 2, {"preset": "v5p", "num_chips": 128, "torus_shape": [4, 4, 8]}, [4, 4, 8]),
+        ("v5p-128", 2, {"preset": "v5p", "num_chips": 256}, None),
+        ("v5p-128", 2, {"preset": "v6e", "num_chips": 128}, [8, 8]),
+        ("v5p-128", 1, None, None),
+        ("tpu7x-4x4x8", 4, None, [4, 4, 8]),
+    ],
+)
+def test_slices_of_a_script_are_those_of_the_cluster(
+    shared_client, type_: str, count: int, cluster: dict[str, Any] | None, shape: list[int] | None
+) -> None:
+    arguments = SLICES.format(type_, count)
+    body = {"launch": {"format": "maxtext", "arguments": arguments}, "cluster": cluster}
+    answer = shared_client.post("/v1/predictions", json=body).json()
+    assert answer["request"]["cluster"].get("torus_shape") == shape
+    said = [one for one in answer["launch_read"]["assumed"] if "cluster.torus_shape is" in one]
+    assert bool(said) == (shape is not None and "torus_shape" not in (cluster or {}))

@@ -95,6 +95,36 @@ def test_a_launch_may_say_all_but_the_chips(asked) -> None:
     assert any("dp_shard is 32" in line for line in found.read.assumed)
 
 
+def test_a_file_that_the_script_edits_is_left_open(asked) -> None:
+    launch = {
+        "format": "deepspeed",
+        "arguments": "sed -i 's/1/2/' ds.json\ndeepspeed train.py --deepspeed ds.json",
+        "files": {"ds.json": "{}"},
+    }
+    edit = asked(launch=launch).reservations[-1]
+    assert edit.is_open
+    assert edit.setting == "sed -i s/1/2/ ds.json"
+    assert "send ds.json as it is afterwards" in edit.cure
+
+
+def test_a_launch_may_allocate_a_part_of_the_memory(asked) -> None:
+    limited = replace(READING, memory_fraction=0.5)
+    found = asked(limited)
+    whole = asked().resolved.problem.cluster.chip.usable_memory_gib
+    assert found.question.cluster.usable_memory_gib == pytest.approx(whole / 2, abs=0.01)
+    assert any("cluster.usable_memory_gib is" in line for line in found.read.assumed)
+    given = asked(limited, cluster={**CLUSTER, "usable_memory_gib": 70})
+    assert given.question.cluster.usable_memory_gib == 70
+    assert not any("cluster.usable_memory_gib is" in line for line in given.read.assumed)
+
+
+def test_the_memory_of_the_request_settles_what_the_launch_leaves_open(asked) -> None:
+    reservation = Reservation(setting="PART = $X", answered_by="cluster.usable_memory_gib")
+    unsure = replace(READING, reservations=(reservation,))
+    assert asked(unsure).reservations == (reservation,)
+    assert asked(unsure, cluster={**CLUSTER, "usable_memory_gib": 70}).reservations == ()
+
+
 @pytest.mark.parametrize(
     ("said", "devices", "degrees"),
     [

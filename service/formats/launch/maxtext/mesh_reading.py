@@ -13,10 +13,12 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
+from models.spec import catalogue
 from service.formats.launch.maxtext.mesh import EXPERT_RULE, Degrees, placement_of
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stopped, Stops
 from service.formats.shell.faults import invalid_launch
+from service.formats.shell.tpu_slices import Slices
 
 _AXES: Mapping[str, tuple[str, ...]] = {
     "pp": ("pipeline",),
@@ -40,11 +42,14 @@ _UNREAD_AXES = ("diloco", "sequence", "context_autoregressive", "autoregressive"
 
 class MeshReader:
     """Reads the mesh of one launch. `values` has every setting, by default where the launch gives
-    none."""
+    none, and `slices` are those that the launch asks its scheduler for."""
 
-    def __init__(self, values: Mapping[str, Any], settings: Settings) -> None:
+    def __init__(
+        self, values: Mapping[str, Any], settings: Settings, slices: Slices | None
+    ) -> None:
         self.values = values
         self.settings = settings
+        self.slices = slices
         self.num_devices: int | None = None
         """The number of devices; None while a degree is not known."""
         self.devices_setting: str | None = None
@@ -69,18 +74,30 @@ class MeshReader:
         }
 
     def _fill(self, inside: _Side, across: _Side) -> None:
-        """Replaces a degree of -1 across slices where a setting gives their number. Sets the number
-        of devices where all degrees are known. Raises Stopped where degrees and slices contradict
-        each other."""
-        for name in ("num_slices", "compile_topology_num_slices"):
-            slices = self.settings.given.get(name)
-            if slices and slices > 0:
-                across.fill(int(slices))
-                break
+        """Replaces a degree of -1 across slices where their number is known. Sets the number of
+        devices where all degrees are known. Raises Stopped where degrees contradict the slices or
+        the devices of a slice."""
+        count = self._num_slices()
+        if count:
+            across.require(count, "slices")
+            across.fill(count)
+        # A program that compiles for another topology does not use the slices that it runs on.
+        if self.slices and count and self.settings.given.get("compile_topology") in (None, ""):
+            devices = self.slices.num_chips * catalogue.chip(self.slices.chip).devices_per_chip
+            inside.require(devices // count, "devices of a slice")
         if inside.is_known and across.is_known:
             # A message about the number of devices says to change this setting.
             self.devices_setting = inside.setting(inside.axis_to_change)
             self.num_devices = inside.product * across.product
+
+    def _num_slices(self) -> int | None:
+        """Returns the number of slices, by a setting or else by the scheduler; None where neither
+        says it."""
+        for name in ("num_slices", "compile_topology_num_slices"):
+            count = self.settings.given.get(name)
+            if count and count > 0:
+                return int(count)
+        return None if self.slices is None else self.slices.count
 
     def layout(self, degrees: Degrees) -> dict[str, Any]:
         """Returns the degrees of the layout, its ZeRO stage and its placement. Data-parallel
@@ -195,14 +212,26 @@ class _Side:
         message says to change."""
         return min(self.degrees, key=lambda axis: (self.degrees[axis] != -1, -self.degrees[axis]))
 
+    def require(self, count: int, counted: str) -> None:
+        """Raises Stopped where the degrees do not multiply to this number of slices, or of devices
+        of a slice. `counted` says of what."""
+        others = self.product
+        axis = self.axis_to_change
+        setting = self.setting(axis)
+        degree = self.degrees[axis]
+        if not self.is_known and count % others:
+            rule = f"and the other {self.prefix} degrees multiply to {others}, of which"
+            rule += f" {count} {counted} must be a multiple"
+            raise Stopped(setting, degree, rule)
+        if self.is_known and count != others:
+            rule = f"and the other {self.prefix} degrees multiply to {others}, where the number of"
+            rule += f" {counted} is {count}"
+            fitting, remainder = divmod(count * degree, others)
+            raise Stopped(setting, degree, rule, "" if remainder else f"{setting}={fitting}")
+
     def fill(self, slices: int) -> None:
-        """Replaces the degree of -1 by what the other degrees leave of this number of slices.
-        Raises Stopped where that is no whole number. Only degrees across slices are filled in."""
-        if slices % self.product:
-            axis = self.axis_to_change
-            rule = f"and the other {self.prefix} degrees multiply to {self.product}, of which"
-            rule += f" {slices} slices must be a multiple"
-            raise Stopped(self.setting(axis), self.degrees[axis], rule)
+        """Replaces the degree of -1 by what the other degrees leave of this number of slices. Only
+        degrees across slices are filled in."""
         for axis, degree in self.degrees.items():
             if degree == -1:
                 self.degrees[axis] = slices // self.product

@@ -22,6 +22,7 @@ from service.formats.launch.maxtext.mesh_reading import MeshReader
 from service.formats.launch.maxtext.model import read_model, takes_muon
 from service.formats.launch.maxtext.remat import LAYER_INPUT, POLICIES, TENSORS, read_remat
 from service.formats.launch.maxtext.setting_sources import SettingSources
+from service.formats.launch.maxtext.stops import TYPES, stops_of_data, stops_of_kernels
 from service.formats.launch.maxtext.writer import DROPLESS, FRAMEWORK, NAME, RELEASE, TABLE
 from service.formats.launch.switch_settings import switch_fields
 from service.formats.settings.field import shown
@@ -33,7 +34,6 @@ from service.formats.shell.faults import invalid_launch
 from service.formats.shell.files import NO_FILES, LaunchFiles
 
 MUON = "maxtext 0.2.5: utils/muon_utils.py, get_muon_weight_dimension_numbers"
-TYPES = "maxtext 0.2.5: configs/types.py, MaxTextConfig"
 _PRECISIONS = {
     "int8": "int8",
     **dict.fromkeys(
@@ -81,11 +81,13 @@ class _Reader:
         self.settings = sources.settings
         self.of_model = sources.of_model
         self.ignored = sources.ignored
+        self.assumed = sources.assumed
+        self.memory_fraction = sources.memory_fraction
         self.given = sources.settings.given
         self.values = {**sources.settings.table.defaults(), **self.of_model, **self.given}
         """All settings: those of the text, else of the file of the model, else the defaults."""
         self.stops = Stops(TYPES)
-        self.mesh = MeshReader(self.values, self.settings)
+        self.mesh = MeshReader(self.values, self.settings, sources.slices)
 
     def reading(self, version: str | None) -> LaunchReading:
         """Returns the reading of all settings, with the defaults of a release."""
@@ -115,18 +117,27 @@ class _Reader:
             layout=layout,
             num_devices=self.mesh.num_devices,
             devices_setting=self.mesh.devices_setting,
+            memory_fraction=self.memory_fraction,
             num_micro_batches=micro_batches,
             default_origins=self._default_origins(),
             stops=(
                 *self.stops.noted,
                 *unread.stops,
                 *_stops(self.values, math.prod(degrees["fsdp"])),
+                *(() if self._is_earlier else stops_of_kernels(self.values)),
+                *stops_of_data(self.values, is_earlier=self._is_earlier),
             ),
             settings=self.settings.known,
             reservations=unread.reservations,
             warnings=unread.warnings,
             ignored=(*self.ignored, *unread.no_account),
+            assumed=tuple(self.assumed),
         )
+
+    @property
+    def _is_earlier(self) -> bool:
+        """Returns True where the launch may be of an earlier release, which refuses less."""
+        return self.settings.is_earlier_program or self.settings.is_other_release
 
     def _default_origins(self) -> dict[str, str]:
         """Returns sentences for the answer that say which default a sequence length or a batch

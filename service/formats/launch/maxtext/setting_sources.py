@@ -31,12 +31,18 @@ from service.formats.settings.stop import Stop
 from service.formats.shell.command import Command, split_command
 from service.formats.shell.faults import invalid_launch, require_arguments_defined, require_defined
 from service.formats.shell.files import LaunchFiles
+from service.formats.shell.tpu_slices import Slices
 
 _PAIR = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.ASCII | re.DOTALL)
 _DOCUMENT = re.compile(
     r"\A(?:[ \t]*(?:#[^\n]*)?\n|---[^\n]*\n)*+\s*(?:\{|[A-Za-z_]\w*\s*:(?:\s|$))"
 )
 _YAML = (".yml", ".yaml")
+_EARLIER_PROGRAM = re.compile(r"(?:^|[./])MaxText[./]")
+"""A module or file of MaxText 0.1.0; the package of 0.2.5 is `maxtext`, in small letters."""
+_MEMORY_FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+"""The variables with which JAX is told how much of a GPU's memory it may allocate; the second is
+the older name."""
 _COMPILER_FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 _MOST_BASES = 8
 """Files that name one another as their base; MaxText's own are three deep."""
@@ -50,6 +56,12 @@ class SettingSources:
         self.settings = settings
         self.of_model: dict[str, Any] = {}
         self.ignored: list[str] = []
+        self.assumed: list[str] = []
+        """Sentences about what is read as something else than it is."""
+        self.memory_fraction: float | None = None
+        """The part of a GPU's memory that JAX may allocate, where the environment says it."""
+        self.slices: Slices | None = None
+        """The slices of TPUs that the command asks for."""
         self._of_files: set[str] = set()
         """The names of settings that files set, and not the command line. The file of the model
         overrides them."""
@@ -146,6 +158,8 @@ class SettingSources:
         """Reads a command in MaxText's order of precedence: files, then key=value pairs, then
         the environment. An assignment in a branch of a script that may or may not run becomes a
         reservation."""
+        self.slices = command.slices
+        self._note_release(command.program or "")
         words = list(command.words)
         # Of bare arguments, such as "base.yml steps=10", the first was taken for the program.
         if command.program and command.program.endswith(_YAML):
@@ -161,6 +175,16 @@ class SettingSources:
         self._read_environment(command.environment)
         for branch in command.in_branches:
             self.settings.note(Reservation.of_branch(branch))
+
+    def _note_release(self, program: str) -> None:
+        """Notes a program that only earlier releases have, whose settings may be other ones."""
+        if _EARLIER_PROGRAM.search(program) and not self.settings.is_other_release:
+            self.settings.is_earlier_program = True
+            table = self.settings.table
+            self.assumed.append(
+                f"{program} is of a release before {table.framework} {table.release}, and its"
+                f" settings are read as those of {table.release}"
+            )
 
     def _stop_at_strays(self, words: Sequence[str]) -> None:
         """Notes a stop for each word that is neither key=value nor a file. OmegaConf takes the
@@ -233,12 +257,32 @@ class SettingSources:
         elif name == "lora" and isinstance(value, Mapping):
             for key, member in value.items():
                 self.settings.put(f"lora.{key}", member)
+        elif field is None and name in self._earlier:
+            self._read_earlier(name, value)
         elif field is None:
             self.settings.put(name, value)
         elif value == "" and field.is_optional:
             self.settings.put(name, None)
         else:
             self.settings.put(name, field.checked(value))
+
+    @property
+    def _earlier(self) -> Mapping[str, Any]:
+        """Returns the settings that only earlier releases have, which are valid where the launch
+        may be of one. Each has its default, and is null where it is of no account."""
+        may_be_earlier = self.settings.is_earlier_program or self.settings.is_other_release
+        settings: Mapping[str, Any] = self.settings.table.facts["earlier"]
+        return settings if may_be_earlier else {}
+
+    def _read_earlier(self, name: str, value: Any) -> None:
+        """Ignores a setting of earlier releases that changes nothing, or adds a reservation."""
+        default = self._earlier[name]
+        if default is None or str(value).lower() == str(default).lower():
+            self.ignored.append(shown(name, value))
+        else:
+            reason = f"{self.settings.table.release} has no such setting"
+            cure = "leave it out if it changes nothing"
+            self.settings.add_text_reservation(shown(name, value), reason, cure)
 
     def _leave_out_idle(self) -> None:
         """Moves settings without effect to the ignored ones: those of adapters that are not
@@ -259,7 +303,7 @@ class SettingSources:
 
     def _read_environment(self, environment: Mapping[str, str]) -> None:
         """Reads variables named M_NAME as settings (configs/pyconfig.py, yaml_key_to_env_key),
-        and the flags of the XLA compiler."""
+        the flags of the XLA compiler, and the memory that JAX may allocate."""
         for variable, value in environment.items():
             name = variable.removeprefix("M_").lower()
             if variable.startswith("M_") and name in self.settings.table.fields:
@@ -267,6 +311,21 @@ class SettingSources:
                 self._of_files.discard(name)  # the file of the model does not override it now
             elif variable in _COMPILER_FLAGS:
                 self._read_compiler_flags(variable, value)
+            elif variable in _MEMORY_FRACTIONS and "gpu" in self.settings.given.get("hardware", ""):
+                self._read_memory_fraction(variable, value)
+
+    def _read_memory_fraction(self, variable: str, value: str) -> None:
+        """Reads the part of a GPU's memory that JAX may allocate. Adds a reservation for a value
+        that is no part of it, or is not known."""
+        is_part = re.fullmatch(r"0*\.\d{1,9}|1(?:\.0*)?", value, re.ASCII)
+        if is_part and float(value) > 0:
+            self.memory_fraction = float(value)
+        else:
+            reason = "it decides how much memory JAX may allocate"
+            cure = "give cluster.usable_memory_gib in the request"
+            self.settings.add_text_reservation(
+                shown(variable, value), reason, cure, answered_by="cluster.usable_memory_gib"
+            )
 
     def _read_compiler_flags(self, variable: str, value: str) -> None:
         """Adds a reservation for each XLA flag that changes what is computed or keeps

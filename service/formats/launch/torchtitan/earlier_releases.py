@@ -38,9 +38,11 @@ _EXPERT_CONVERTERS = ("quantize.grouped_mm.float8", "quantize.grouped_mm.mx")
 _IN_16_BITS = ("output", "router.gate", "moe.router.gate", "auto_filter_small_kn")
 """Layers that stay in 16 bits, as the cost model counts them: the head, the router, and layers that
 are too small to gain by a conversion."""
+EXPERT_TENSOR = "parallelism.expert_tensor_parallel_degree"
+IN_BACKWARD = "optimizer.early_step_in_backward"
 _FILTER = "quantize.linear.float8.filter_fqns"
 _RECIPE = "quantize.linear.float8.recipe_name"
-_GATHERS = "quantize.linear.float8.enable_fsdp_float8_all_gather"
+GATHERS = "quantize.linear.float8.enable_fsdp_float8_all_gather"
 
 
 def is_of_earlier_release(name: str) -> bool:
@@ -138,7 +140,15 @@ class EarlierSettings(Settings):
         if optimizer not in ("AdamW", "Adam"):
             reason = "the state of this optimizer is not described"
             self.add_text_reservation(shown("optimizer.name", optimizer), reason)
+        if self.older[IN_BACKWARD]:
+            reason = "each gradient is then freed during backward, and all are counted as kept"
+            self.add_text_reservation(shown(IN_BACKWARD, True), reason, "leave it out")
         return config
+
+    @property
+    def converts_with_recipe(self) -> bool:
+        """Returns True where products run in fp8 by a recipe of scales that has a name."""
+        return self.config.get("precision") == "fp8" and self.older[_RECIPE] is not None
 
     def _read_converters(self, is_sparse: bool) -> dict[str, Any]:
         """Returns the format of matrix products and the granularity of their scales:
@@ -171,14 +181,16 @@ class EarlierSettings(Settings):
         if formats[0] != "fp8":
             return {"precision": formats[0]}
         by_row = str(self.older[_RECIPE] or "tensorwise") != "tensorwise"
-        if not by_row and not self.older[_GATHERS]:
-            self.assumed.append(f"FSDP is counted as gathering 8 bits, as with {_GATHERS}")
+        if not by_row and not self.older[GATHERS]:
+            self.assumed.append(f"FSDP is counted as gathering 8 bits, as with {GATHERS}")
         return {"precision": "fp8", "scaling": {"fp8_scaling": "rowwise"} if by_row else {}}
 
-    def layout(self, values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    def layout(
+        self, values: Mapping[str, Any], degrees: Mapping[str, int], settings: Settings
+    ) -> dict[str, Any]:
         """Returns the fields of the layout whose settings were removed in 0.3.0. `values` has
-        all settings by their names in 0.3.0."""
-        knobs: dict[str, Any] = {"etp": self.older["parallelism.expert_tensor_parallel_degree"]}
+        all settings by their names in 0.3.0, and `degrees` those of the layout's axes."""
+        knobs: dict[str, Any] = {"etp": self._expert_tensor_degree(degrees)}
         # "op" recomputes some operations of every layer, and a number n every n-th layer whole.
         option = self.older["activation_checkpoint.selective_ac_option"]
         if values[RECOMPUTE] == "selective" and option != "op":
@@ -188,6 +200,16 @@ class EarlierSettings(Settings):
                 reason = "every layer of so many is recomputed, and all are read as such"
                 settings.add_text_reservation(setting, reason, "use op, or 1")
         return knobs
+
+    def _expert_tensor_degree(self, degrees: Mapping[str, int]) -> int:
+        """Returns the degree of tensor parallelism within experts. Without expert parallelism it is
+        that of the dense layers, whatever the setting (models/llama4/infra/parallelize.py,
+        apply_moe_ep_tp). It is 1 where the model is not known or has no experts."""
+        model = self.config["model"]
+        if model is None or not catalogue.architecture(model).is_moe:
+            return 1
+        degree: int = self.older[EXPERT_TENSOR]
+        return degree if degrees["ep"] > 1 else degrees["tp"]
 
 
 def _checkpointing_mode(value: Any) -> str:

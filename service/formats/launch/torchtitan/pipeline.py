@@ -111,7 +111,10 @@ def read_split(
             len([name for name in modules if _LAYER.fullmatch(name)])
             for modules in modules_of_chunks
         )
-        return _chunks_of_rank(len(counts), pp, NAMES), counts
+        if len(counts) % pp:
+            # None: the message shows no value, as the lists of modules are long.
+            raise Stopped(f"--{NAMES}", None, _uneven_rule(len(counts), pp))
+        return len(counts) // pp, counts
     if num_layers is None:
         return default_chunks, None
     for name, least in ((FIRST, 0), (LAST, 0), (PER_STAGE, 1)):
@@ -125,7 +128,9 @@ def read_split(
     per_stage = settings[PER_STAGE]
     if per_stage:
         chunks = math.ceil((num_layers + first + last) / per_stage)
-    of_rank = _chunks_of_rank(chunks, pp, PER_STAGE)
+    if chunks % pp:
+        cure = _even_chunks(num_layers + first + last, pp, default_chunks)
+        raise Stopped(f"--{PER_STAGE}", per_stage, _uneven_rule(chunks, pp), cure)
     split = generated_split(num_layers, chunks, first, last)
     if split is None:
         rule = (
@@ -133,13 +138,17 @@ def read_split(
             f" few for each of {chunks} chunks: use fewer chunks or smaller weights"
         )
         raise Stopped(f"--{LAST if last > first else FIRST}", max(first, last), rule)
-    return of_rank, split
+    return chunks // pp, split
 
 
-def _chunks_of_rank(chunks: int, pp: int, name: str) -> int:
-    """Returns the chunks of each pipeline rank. Raises Stopped, at the setting `name`, where
-    they do not divide evenly."""
-    if chunks % pp:
-        rule = f"gives {chunks} chunks, which must be a multiple of the {pp} pipeline ranks"
-        raise Stopped(f"--{name}", None, rule)  # None: the message shows no value
-    return chunks // pp
+def _uneven_rule(chunks: int, pp: int) -> str:
+    """Returns the rule that a number of chunks breaks which does not divide evenly over ranks."""
+    return f"gives {chunks} chunks, which must be a multiple of the {pp} pipeline ranks"
+
+
+def _even_chunks(layers: int, pp: int, chunks_of_rank: int) -> str:
+    """Returns the setting that gives every rank the chunks that its schedule has by default, for
+    a number of layers that counts the embedding and the head; "" where no number of layers does."""
+    chunks = pp * chunks_of_rank
+    per_stage = math.ceil(layers / chunks)
+    return f"--{PER_STAGE} {per_stage}" if math.ceil(layers / per_stage) == chunks else ""

@@ -19,8 +19,8 @@ from service.formats.launch.named_model import model_of_catalogue
 from service.formats.launch.switch_settings import switch_fields
 from service.formats.launch.torchtitan.earlier_releases import RELEASE as EARLIER
 from service.formats.launch.torchtitan.flags import LaunchedSettings, read_flags
-from service.formats.launch.torchtitan.pipeline import NAMES, PER_STAGE, READ_SCHEDULES, read_split
-from service.formats.launch.torchtitan.stops import stops_at_start
+from service.formats.launch.torchtitan.pipeline import PER_STAGE, READ_SCHEDULES, read_split
+from service.formats.launch.torchtitan.stops import stops_at_start, stops_of_earlier_release
 from service.formats.launch.torchtitan.writer import (
     FRAMEWORK,
     IMPLEMENTATIONS,
@@ -36,6 +36,9 @@ from service.nearest_names import suggestion
 
 MESH_SOURCE = (
     f"torchtitan {RELEASE}: distributed/parallel_dims.py and pipeline_parallel.py, trainer.py"
+)
+EARLIER_MESH_SOURCE = (
+    f"torchtitan {EARLIER}: distributed/parallel_dims.py and pipeline_parallel.py, train.py"
 )
 _OF_PIPELINE = "the micro-batch of the pipeline"
 _OF_ROUND = "local_batch_size * data-parallel ranks"
@@ -90,7 +93,7 @@ class _Reader:
         """The settings as a release before 0.3.0 has them, where the text is one of it."""
         self.version = version
         self.num_devices = launched.num_ranks
-        self.stops = Stops(MESH_SOURCE)
+        self.stops = Stops(MESH_SOURCE if self.earlier is None else EARLIER_MESH_SOURCE)
         self.stops.noted += launched.stops
         self.config: Mapping[str, Any] = (
             self._read_config() if self.earlier is None else self.earlier.config
@@ -108,7 +111,7 @@ class _Reader:
         self._replace_degrees()
         layout = self._layout()
         if earlier:
-            layout |= earlier.layout(values, self.settings)
+            layout |= earlier.layout(values, layout, self.settings)
         self._divide_devices(layout)
         workload = self._workload(layout)
         stack = self._stack(layout)
@@ -129,8 +132,11 @@ class _Reader:
             stops=(
                 *self.stops.noted,
                 *unread.stops,
-                # These rules are those of 0.3.0.
-                *(() if earlier else stops_at_start(values, layout, self.config)),
+                *(
+                    stops_of_earlier_release(values, layout, earlier)
+                    if earlier
+                    else stops_at_start(values, layout, self.config)
+                ),
             ),
             settings=self.settings.known,
             reservations=unread.reservations,
@@ -251,6 +257,9 @@ class _Reader:
             self.settings.add_reservation(
                 name, reason, "use a schedule that is: 1F1B or Interleaved1F1B"
             )
+        elif schedule == "zero_bubble_v" and self._compiles_model:
+            reason = "torch.compile is said not to go with schedules that split backward passes"
+            self.settings.add_reservation(name, reason, "leave --compile.enable out")
         # Under a schedule with several chunks a rank, torchtitan makes two unless told otherwise.
         default_chunks = 1 if schedule in ("1f1b", "afab") else 2
         num_layers = self.config.get("layers")
@@ -258,9 +267,10 @@ class _Reader:
         virtual_stages, split = self.stops.attempt(
             lambda: read_split(self.values, num_layers, pp, default_chunks), instead=unsplit
         )
-        if split is None and (PER_STAGE in self.given or NAMES in self.given):
+        if split is None and num_layers is None and PER_STAGE in self.given:
             reason = "how the layers of the model are split is not known without their number"
-            self.settings.add_reservation(PER_STAGE, reason, "name a --config of torchtitan's own")
+            named = "model.flavor" if self.earlier else "--config"
+            self.settings.add_reservation(PER_STAGE, reason, f"name a {named} of torchtitan's own")
         layout: dict[str, Any] = {"schedule": schedule, "virtual_stages": virtual_stages}
         if split is not None:
             # `balanced` is the field of layouts whose stages may have unequal numbers of layers.
@@ -377,6 +387,11 @@ class _Reader:
             rule = f"must be a multiple of {what} = {divisor}"
             self.stops.note(Stopped(f"--{name}", value, rule, f"--{name} {multiples}"))
 
+    @property
+    def _compiles_model(self) -> bool:
+        """Returns True where torch.compile takes the model, and not the loss alone."""
+        return bool(self.values["compile.enable"]) and "model" in self.values["compile.components"]
+
     def _stack(self, layout: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the fields of the stack: its switches, which are choices of software that no
         layout makes. Those of compilation and CUDA graphs have the value that takes effect, since
@@ -385,8 +400,7 @@ class _Reader:
         values = self.values
         switches = {**config.get("sets", {}), **self.given}
         components = values["compile.components"]
-        compiles = values["compile.enable"]
-        compiles_model = compiles and "model" in components
+        compiles_model = self._compiles_model
         switches["compile.enable"] = compiles_model
         if "compile.components" in switches:  # given in any order, compared in that of the table
             switches["compile.components"] = [
@@ -400,10 +414,12 @@ class _Reader:
         stack = {"name": NAME, **switch_fields(NAME, switches, self._release), **scaling}
         if captures:
             stack["launch"] = "graph"  # kernels may be captured uncompiled
-        if compiles and not compiles_model:
+        if values["compile.enable"] and not compiles_model:
             stack["loss"] = "compiled" if "loss" in components else "pytorch"
         if layout["tp"] > 1 and not layout["sequence_parallel"]:
             stack["sequence_parallel"] = [True, False]  # the catalogue's stack has True alone
+        if layout.get("etp", 1) > 1:
+            stack["expert_tensor_parallel"] = True  # gone in 0.3.0, of which the catalogue's is
         schedule = layout.get("schedule", "1f1b")
         schedules = catalogue.stack(NAME).schedules
         if schedule not in schedules:  # the job runs one that the catalogue's stack does not offer

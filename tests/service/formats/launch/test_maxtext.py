@@ -356,6 +356,49 @@ def test_a_degree_across_slices_that_is_the_rest_follows_from_their_number() -> 
     assert reading.layout["placement"] == ["tp", "cp", "dp_shard", "dp_replicate", "pp"]
 
 
+OF_XPK = (
+    'xpk workload create --cluster c --workload w --tpu-type={} --num-slices={} --command "'
+    + COMMAND
+    + ' model_name=llama3.1-8b per_device_batch_size=2 {}"'
+)
+
+
+@pytest.mark.parametrize(
+    ("type_", "slices", "words", "replicas", "shards"),
+    [
+        ("v5p-128", 2, "", 2, None),
+        ("v5p-128", 2, "ici_fsdp_parallelism=64", 2, 64),
+        ("v5p-128", 4, "num_slices=2 ici_fsdp_parallelism=128", 2, 128),
+        ("v5p-128", 1, "", 1, None),
+        ("tpu7x-128", 2, "ici_fsdp_parallelism=128", 2, 128),  # two devices a chip
+        ("v5p-128", 2, "compile_topology=v5e-256 ici_fsdp_parallelism=256", 2, 256),
+    ],
+)
+def test_slices_that_the_scheduler_is_asked_for_fill_the_mesh(
+    type_: str, slices: int, words: str, replicas: int, shards: int | None
+) -> None:
+    reading = read(OF_XPK.format(type_, slices, words))
+    assert reading.stops == ()
+    layout = reading.layout
+    assert (layout["dp_replicate"], layout.get("dp_shard")) == (replicas, shards)
+
+
+@pytest.mark.parametrize(
+    ("slices", "words", "setting", "cure"),
+    [
+        (2, "ici_fsdp_parallelism=128", "ici_fsdp_parallelism", "ici_fsdp_parallelism=64"),
+        (2, "ici_tensor_parallelism=3", "ici_fsdp_parallelism", ""),
+        (1, "dcn_data_parallelism=2", "dcn_data_parallelism", "dcn_data_parallelism=1"),
+        (4, "dcn_data_parallelism=2", "dcn_data_parallelism", "dcn_data_parallelism=4"),
+    ],
+)
+def test_degrees_that_do_not_make_the_slices_stop(
+    slices: int, words: str, setting: str, cure: str
+) -> None:
+    (stop,) = read(OF_XPK.format("v5p-128", slices, words)).stops
+    assert (stop.setting, stop.cure) == (setting, cure)
+
+
 def test_a_file_in_yaml_is_read_too() -> None:
     reading = read(
         """
@@ -699,6 +742,87 @@ def test_what_parses_and_stops_hides_the_layout(
     assert stop.setting == setting
     assert rule in stop.rule
     assert cure in stop.cure
+
+
+@pytest.mark.parametrize(
+    ("variables", "words", "fraction", "reserved"),
+    [
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION=.50", "hardware=gpu", 0.5, []),
+        ("XLA_CLIENT_MEM_FRACTION=0.92", "hardware=gpu", 0.92, []),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION=.50", "", None, []),  # of TPUs JAX takes all
+        (
+            "XLA_PYTHON_CLIENT_MEM_FRACTION=$PART",
+            "hardware=gpu",
+            None,
+            ["XLA_PYTHON_CLIENT_MEM_FRACTION"],
+        ),
+        (
+            "XLA_PYTHON_CLIENT_MEM_FRACTION=4",
+            "hardware=gpu",
+            None,
+            ["XLA_PYTHON_CLIENT_MEM_FRACTION"],
+        ),
+    ],
+)
+def test_the_memory_that_jax_may_allocate_is_read(
+    variables: str, words: str, fraction: float | None, reserved: list[str]
+) -> None:
+    reading = read(f"{variables} {COMMAND} model_name=llama2-7b {words}")
+    assert reading.memory_fraction == fraction
+    assert [each.setting.partition(" = ")[0] for each in reading.reservations] == reserved
+
+
+RING = "context_parallel_strategy=ring ici_context_parallelism=4"
+ULYSSES = "context_parallel_strategy=ulysses ici_context_parallelism=4"
+FLASH = "attention=flash use_tokamax_splash=true"
+TE = "hardware=gpu attention=cudnn_flash_te"
+
+
+@pytest.mark.parametrize(
+    ("text", "stopped"),
+    [
+        (TE, ["max_segments_per_seq"]),
+        (f"{TE} packing=false", []),
+        (f"{TE} max_segments_per_seq=32", []),
+        (f"{TE} max_segments_per_seq=$SEGMENTS", []),
+        (RING, ["attention", "use_tokamax_splash"]),
+        (f"{RING} {FLASH}", []),
+        (f"{RING} hardware=gpu", []),
+        (f"{RING} {FLASH} use_jax_splash=true", ["use_jax_splash"]),
+        (f"context_parallel_strategy=ring {FLASH}", ["context_parallel_strategy"]),
+        (f"{ULYSSES} {FLASH}", ["context_parallel_load_balance"]),
+        (f"{ULYSSES} {FLASH} context_parallel_load_balance=false", []),
+        (f"{ULYSSES} hardware=gpu", ["context_parallel_strategy"]),
+        ("dataset_type=hf", ["hf_path"]),
+        ("dataset_type=hf hf_path=allenai/c4", []),
+        ("dataset_type=hf hf_path=$DATA", []),
+        ("dataset_type=grain", ["grain_train_files"]),
+        ("dataset_type=grain grain_file_type=parquet hf_path=parquet", []),
+        ("dataset_type=grain grain_file_type=tfrecord dataset_path=/data", []),
+        ("dataset_type=tfds", []),
+    ],
+)
+def test_kernels_and_data_that_maxtext_refuses_are_stops(text: str, stopped: list[str]) -> None:
+    reading = read(f"{COMMAND} model_name=llama3.1-8b {text}")
+    assert [stop.setting for stop in reading.stops] == stopped
+
+
+@pytest.mark.parametrize("program", ["-m MaxText.train", "src/MaxText/train.py"])
+def test_a_program_of_an_earlier_release_may_have_settings_of_its_own(program: str) -> None:
+    text = f"python3 {program} model_name=llama3.1-8b hardware=gpu attention=cudnn_flash_te"
+    reading = read(
+        f"{text} collect_stack_trace=false enable_nnx=False"
+        " ici_tensor_transpose_parallelism=2 wholly_new=1"
+    )
+    assert reading.stops == ()
+    assert "of a release before MaxText 0.2.5" in reading.assumed[0]
+    assert {"collect_stack_trace = false", "enable_nnx = False"} <= {*reading.ignored}
+    names = [each.setting.partition(" = ")[0] for each in reading.reservations]
+    assert names == ["ici_tensor_transpose_parallelism", "wholly_new"]
+    (stop,) = read(f"{text} per_device_batch_sise=2").stops
+    assert stop.cure == "per_device_batch_size"
+    (stop,) = read(f"{COMMAND} model_name=llama3.1-8b collect_stack_trace=false").stops
+    assert stop.setting == "collect_stack_trace"
 
 
 _FIELDS = field_table(maxtext_writer.TABLE).fields

@@ -438,6 +438,17 @@ def test_a_schedule_is_read_with_its_chunks(
     assert "schedules" not in reading.stack or read_as in reading.stack["schedules"]
 
 
+def test_a_compiled_model_beside_split_backward_passes_is_reserved() -> None:
+    text = (
+        "--module llama3 --config llama3_8b --parallelism.pipeline_parallel_degree 2"
+        " --parallelism.pipeline_parallel_schedule ZBVZeroBubble --training.disable_cuda_graphs"
+        " --compile.enable"
+    )
+    (reservation,) = read(text).reservations
+    assert reservation.cure == "leave --compile.enable out"
+    assert read(f"{text} --compile.components loss").reservations == ()
+
+
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
@@ -709,6 +720,131 @@ def test_flags_of_earlier_releases_are_read() -> None:
     assert reading.stack["launch"] == "compiled"
     assert reading.layout["dp_shard"] == 8
     assert reading.version == "0.2.2"
+
+
+EARLIER_OF_32 = (
+    "torchrun --nnodes 4 --nproc_per_node 8 train.py --model.name {} --model.flavor {}"
+    " --activation_checkpoint.mode full"
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "flavor", "flags", "stopped"),
+    [
+        ("qwen3", "8B", "pipeline_parallel_degree 2", "pipeline_parallel_degree"),
+        ("gpt_oss", "20b", "pipeline_parallel_degree 2", "pipeline_parallel_degree"),
+        ("llama3", "8B", "pipeline_parallel_degree 2", None),
+        ("deepseek_v3", "16B", "context_parallel_degree 2", "context_parallel_degree"),
+        ("llama4", "17bx16e", "context_parallel_degree 2", "context_parallel_degree"),
+        ("gpt_oss", "20b", "context_parallel_degree 2", "context_parallel_degree"),
+        ("qwen3", "8B", "context_parallel_degree 2", None),
+        (
+            "llama3",
+            "8B",
+            "tensor_parallel_degree 4 --parallelism.enable_async_tensor_parallel",
+            "enable_async_tensor_parallel",
+        ),
+        (
+            "llama3",
+            "8B",
+            "tensor_parallel_degree 4 --parallelism.enable_async_tensor_parallel --compile.enable",
+            None,
+        ),
+        ("llama3", "8B", "enable_async_tensor_parallel", None),
+        (
+            "llama3",
+            "8B",
+            "data_parallel_replicate_degree 8 --parallelism.tensor_parallel_degree 4",
+            "data_parallel_replicate_degree",
+        ),
+        (
+            "llama3",
+            "8B",
+            "data_parallel_replicate_degree 4 --parallelism.tensor_parallel_degree 4",
+            None,
+        ),
+        ("llama3", "8B", "data_parallel_replicate_degree 32", None),
+        (
+            "deepseek_v3",
+            "16B",
+            "tensor_parallel_degree 4 --parallelism.expert_parallel_degree 4"
+            " --parallelism.expert_tensor_parallel_degree 2",
+            "expert_tensor_parallel_degree",
+        ),
+    ],
+)
+def test_an_earlier_release_stops_where_it_refuses_to_start(
+    model: str, flavor: str, flags: str, stopped: str | None
+) -> None:
+    text = f"{EARLIER_OF_32.format(model, flavor)} --parallelism.{flags}"
+    stops = read(text).stops
+    assert [stop.setting for stop in stops] == ([f"--parallelism.{stopped}"] if stopped else [])
+    assert all(stop.source.startswith("torchtitan 0.2.2: ") for stop in stops)
+
+
+def test_an_earlier_release_stops_at_converters_and_recompute_that_it_refuses() -> None:
+    text = EARLIER_OF_32.format("llama3", "8B")
+    budget = text.replace("mode full", "mode memory_budget")
+    assert [stop.setting for stop in read(budget).stops] == ["--activation_checkpoint.mode"]
+    assert read(f"{budget} --compile.enable").stops == ()
+    float8 = f"{text} --model.converters quantize.linear.float8"
+    section = "--quantize.linear.float8"
+    recipe = f"{section}.recipe_name rowwise"
+    gathers = f"{section}.enable_fsdp_float8_all_gather"
+    (stop,) = read(f"{float8} {recipe} {gathers}").stops
+    assert stop.setting == gathers
+    assert read(f"{float8} {recipe}").stops == ()
+    assert read(f"{float8} {gathers}").stops == ()
+    assert read(f"{text} {recipe} {gathers}").stops == ()  # nothing is converted
+
+
+@pytest.mark.parametrize("axis", ["pipeline", "expert"])
+def test_an_optimizer_in_backward_is_not_described_and_alone(axis: str) -> None:
+    text = EARLIER_OF_32.format("llama3", "8B") + " --optimizer.early_step_in_backward"
+    reading = read(text)
+    assert reading.stops == ()
+    assert "early_step_in_backward" in reading.reservations[0].setting
+    stops = read(f"{text} --parallelism.{axis}_parallel_degree 2").stops
+    assert [stop.setting for stop in stops] == ["--optimizer.early_step_in_backward"]
+
+
+def test_experts_of_an_earlier_release_may_be_cut_by_tensor_parallelism() -> None:
+    text = (
+        EARLIER_OF_32.format("deepseek_v3", "16B")
+        + " --parallelism.tensor_parallel_degree 4 --parallelism.expert_parallel_degree 4"
+        " --parallelism.expert_tensor_parallel_degree 4"
+    )
+    reading = read(text)
+    assert reading.stops == ()
+    assert (reading.layout["ep"], reading.layout["etp"]) == (4, 4)
+    assert reading.stack["expert_tensor_parallel"] is True
+    without_experts = text.replace("expert_parallel_degree 4", "expert_parallel_degree 1")
+    assert read(without_experts).layout["etp"] == 4
+    dense = text.replace("deepseek_v3", "llama3").replace("16B", "8B")
+    assert read(dense).layout["etp"] == 1
+
+
+@pytest.mark.parametrize(
+    "flags",
+    ["--training.deterministic", "--fault_tolerance.enable", "--experimental.custom_import my.job"],
+)
+def test_settings_of_an_earlier_release_that_change_the_job_are_reserved(flags: str) -> None:
+    (reservation,) = read(f"{EARLIER_OF_32.format('llama3', '8B')} {flags}").reservations
+    assert reservation.setting.startswith(flags.split()[0].removeprefix("--"))
+
+
+def test_a_number_of_layers_that_splits_unevenly_says_one_that_does_not() -> None:
+    text = (
+        EARLIER_OF_32.format("llama3", "8B")
+        + " --parallelism.pipeline_parallel_degree 4 --parallelism.pipeline_parallel_schedule 1F1B"
+        " --parallelism.pipeline_parallel_layers_per_stage {}"
+    )
+    reading = read(text.format(4))
+    (stop,) = reading.stops
+    assert (stop.value, stop.cure) == (4, "--parallelism.pipeline_parallel_layers_per_stage 9")
+    assert stop.source.startswith("torchtitan 0.2.2: ")
+    assert reading.reservations == ()
+    assert read(text.format(9)).stops == ()
 
 
 _FIELDS = field_table(torchtitan_writer.TABLE).fields

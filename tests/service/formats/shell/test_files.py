@@ -38,6 +38,57 @@ def test_each_of_several_files_is_found_by_its_name() -> None:
         files.text("c.json")
 
 
+SENT = LaunchFiles({"conf/a.yaml": "a: 1\n", "b.yaml": "b: 1\n"})
+TRAIN = "\ntorchrun train.py --config a.yaml"
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "text"),
+    [
+        ("echo 'c: 2' >> conf/a.yaml", "conf/a.yaml", "a: 1\nc: 2\n"),
+        ("echo 'c: 2' >> ./conf/a.yaml", "a.yaml", "a: 1\nc: 2\n"),
+        ("echo 'c: 2' >> a.yaml\necho 'd: 3' >> a.yaml", "conf/a.yaml", "a: 1\nc: 2\nd: 3\n"),
+        ("echo 'c: 2' > ./b.yaml", "b.yaml", "c: 2\n"),
+        ("cp conf/a.yaml /tmp/run.yaml\necho 'c: 2' >> /tmp/run.yaml", "run.yaml", "a: 1\nc: 2\n"),
+        ("mv b.yaml /tmp/", "/tmp/b.yaml", "b: 1\n"),
+        ("cp none.yaml b.yaml", "b.yaml", "b: 1\n"),
+    ],
+)
+def test_a_script_adds_to_files_that_are_sent(script: str, name: str, text: str) -> None:
+    assert split_command(script + TRAIN, SENT).files.text(name) == text
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "sed -i 's/1/2/' conf/a.yaml",
+        "sed --in-place=.old -e 's/1/2/' ./conf/a.yaml",
+        "perl -pi -e 's/1/2/' a.yaml",
+        "yq -i '.a = 2' a.yaml",
+        "python - <<E\nopen('a.yaml', 'w').write('a: 2')\nE",
+        "python3 -c \"import yaml; yaml.dump({'a': 2}, open('a.yaml', 'w'))\"",
+        "echo 'a: 1' > new.yaml\nsed -i 's/1/2/' new.yaml",
+    ],
+)
+def test_a_command_that_changes_a_file_in_place_is_noted(edit: str) -> None:
+    ((name, command),) = split_command(edit + TRAIN, SENT).edits.items()
+    assert name.endswith(("a.yaml", "new.yaml"))
+    assert command.split()[0] in ("sed", "perl", "yq", "python", "python3")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sed -n 's/1/2/p' conf/a.yaml",
+        "sed -i 's/1/2/' other.yaml",
+        "python - <<E\nprint(open('a.yaml').read())\nE",
+        "grep -i a conf/a.yaml",
+    ],
+)
+def test_a_command_that_changes_no_known_file_is_not_noted(command: str) -> None:
+    assert split_command(command + TRAIN, SENT).edits == {}
+
+
 def test_of_files_of_one_name_that_of_the_same_folder_is_taken() -> None:
     files = LaunchFiles({"a/ds.json": "1", "b/ds.json": "2"})
     assert files.text("conf/b/ds.json") == "2"
