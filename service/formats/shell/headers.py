@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from service.formats.shell.faults import invalid_launch, shortened
 
 SBATCH = "#SBATCH"
-_PBS = "#PBS"
+PBS = "#PBS"
 _HETEROGENEOUS = "hetjob"
 _SELECTED = re.compile(r"(?:select|nodes)=(\S{1,400})", re.ASCII)
 _OF_CHUNK = {"ngpus": "gpus-per-node", "gpus": "gpus-per-node", "mpiprocs": "ntasks-per-node"}
@@ -106,7 +106,7 @@ def _header_of_text(text: str) -> Header:
     if any(components):
         return Header(options=components[0], others=tuple(components[1:]))
     for line in text.splitlines():
-        pbs = _header_of_pbs_line(line) if line.lstrip().startswith(_PBS) else None
+        pbs = _header_of_pbs_line(line) if line.lstrip().startswith(PBS) else None
         if pbs is not None:
             return pbs
     return Header()
@@ -140,9 +140,9 @@ def _header_of_pbs_line(line: str) -> Header | None:
         return None
     # select=4:ngpus=8+2:ngpus=4,walltime=1:00:00 has two chunks, in front of the comma.
     chunks = [_chunk_options(chunk) for chunk in selected[1].partition(",")[0].split("+")]
-    written = f"{_PBS} -l {selected[0]}"
+    written = f"{PBS} -l {selected[0]}"
     return Header(
-        name=_PBS,
+        name=PBS,
         options=chunks[0],
         as_written=dict.fromkeys(chunks[0], written),
         others=tuple(chunks[1:]),

@@ -89,6 +89,10 @@ def base_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
+def is_python(word: str) -> bool:
+    return _PYTHON.fullmatch(base_name(word)) is not None
+
+
 def program_at(words: Sequence[str]) -> int | None:
     """Returns the index of the program among the words of a command: 4 for `torchrun
     --nproc_per_node 8 -m train`. It is a Python file, the module behind `-m`, a shell script, a
@@ -101,14 +105,14 @@ def program_at(words: Sequence[str]) -> int | None:
     for index, word in enumerate(words):
         name = base_name(word)
         following = words[index + 1] if index + 1 < len(words) else ""
-        if _PYTHON.fullmatch(name) or name in LAUNCHERS:
+        if is_python(word) or name in LAUNCHERS:
             starts_python = name not in _STARTS_ANYTHING  # srun and mpirun start anything
             starts_program = True
         elif word in ("-m", "--module") and starts_python and following:
             # Behind `-m torch.distributed.run` the program comes later.
             if not following.startswith((*_LAUNCHER_MODULES, "-")):
                 return index + 1
-        elif word == "-c" and starts_python and _PYTHON.fullmatch(base_name(words[index - 1])):
+        elif word == "-c" and starts_python and is_python(words[index - 1]):
             return None
         elif following in _TRAINERS.get(name, ()):  # `axolotl train`
             return index + 1
@@ -126,7 +130,7 @@ def _is_wrapper_script(words: Sequence[str], index: int) -> bool:
     if not words[index].endswith(".sh") or index + 1 == len(words):
         return False
     name = base_name(words[index + 1])
-    return _PYTHON.fullmatch(name) is not None or name in LAUNCHERS or name.endswith(".py")
+    return is_python(name) or name in LAUNCHERS or name.endswith(".py")
 
 
 def wrapped_shell_text(words: Sequence[str]) -> Wrapped | None:
@@ -150,15 +154,20 @@ def wrapped_shell_text(words: Sequence[str]) -> Wrapped | None:
 
 
 def _text_behind_shell(words: Sequence[str], index: int) -> Wrapped | None:
-    """Returns the text behind `-c` of the shell at `index`, with its arguments; None where
-    that shell runs a file."""
-    for place in range(index + 1, len(words) - 1):
+    """Returns the text that the shell at `index` runs by its option `-c`, with its arguments;
+    None where that shell runs a file."""
+    takes_text = False
+    is_value = False
+    for place in range(index + 1, len(words)):
         word = words[place]
-        if not word.startswith(("-", "+")):
-            return None
-        if re.fullmatch(r"-[a-z]*c", word):
+        is_option = word.startswith(("-", "+"))
+        if not is_option and not is_value:
             # The word behind the text is its $0, and no argument.
-            return Wrapped(tuple(words[:index]), words[place + 1], tuple(words[place + 3 :]))
+            behind = tuple(words[place + 2 :])
+            return Wrapped(tuple(words[:index]), word, behind) if takes_text else None
+        takes_text |= re.fullmatch(r"-[a-z]*c[a-z]*", word) is not None
+        # `-o pipefail` has its value in the next word.
+        is_value = is_option and re.fullmatch(r"[-+][a-z]*[oO]", word) is not None
     return None
 
 

@@ -83,16 +83,16 @@ def test_a_number_that_is_a_default_is_not_said() -> None:
         ("mpirun -np 16 -N 8 python a.py --x 1", 16),
         ("#SBATCH -N 4\n#SBATCH --gres=gpu:8\nsrun python a.py --x 1", 32),
         ("#SBATCH -N 4\n#SBATCH --gres=gpu:h100:8,nvme:1\nsrun python a.py --x 1", 32),
-        ("#SBATCH -N 4\n#SBATCH --gpus-per-node=h100:8\nsrun torchrun a.py --x 1", 32),
-        ("#SBATCH -N 4\nsrun --gpus-per-node 4 torchrun a.py --x 1", 16),
+        ("#SBATCH -N 4\n#SBATCH --gpus-per-node=h100:8\nsrun torchrun --nnodes 4 a.py --x 1", 32),
+        ("#SBATCH -N 4\nsrun --gpus-per-node 4 torchrun --nnodes 4 a.py --x 1", 16),
         ("#SBATCH --gres=gpu:8\npython a.py --x 1", 8),
         ("#SBATCH --gpus=128\nsrun python a.py --x 1", 128),
         ("#SBATCH -G 128\nsrun torchrun --nproc-per-node 8 a.py --x 1", 128),
-        ("#SBATCH -N 16 -G128\nsrun torchrun a.py --x 1", 128),
+        ("#SBATCH -N 16 -G128\nsrun torchrun --nnodes 16 a.py --x 1", 128),
         ("#SBATCH -N 2 --ntasks-per-node=4 --gpus-per-task=1\nsrun python a.py --x 1", 8),
         ("#SBATCH -N 2 -n 8 --gpus-per-task=a100:1\nsrun python a.py --x 1", 8),
         ("#SBATCH -N 2 --ntasks-per-node=1 --gpus-per-node=8\nsrun bash a.sh --x 1", 16),
-        ("#SBATCH -N 2 --gpus-per-node=8\nsrun torchrun --nproc-per-node 4 a.py --x 1", 8),
+        ("#SBATCH -N 2 --gpus-per-node=8\nsrun torchrun --nnodes 2 --nproc-per-node 4 a.py --x 1", 8),
         (
             "#SBATCH -N 2 --gpus-per-node=8\n"
             "srun torchrun --nnodes $SLURM_NNODES --nproc-per-node $SLURM_GPUS_ON_NODE a.py --x 1",
@@ -100,6 +100,16 @@ def test_a_number_that_is_a_default_is_not_said() -> None:
         ),
         ("#SBATCH -N 2-4 --gpus-per-node=8\nsrun torchrun a.py --x 1", None),
         ("srun --nodes=8 --gres=gpu:8 torchrun --nnodes 8 a.py --x 1", 64),
+        # A step may run on a part of its job.
+        ("#SBATCH -N 4 --gpus-per-node=8\nsrun -N 2 torchrun --nnodes 2 a.py --x 1", 16),
+        ("#SBATCH -N 4 --gpus=32\nsrun -N 2 python a.py --x 1", 16),
+        ("#SBATCH -N 4 --gpus-per-node=8\nsrun -N1 -r 3 torchrun --nnodes 4 a.py --x 1", 32),
+        ("#SBATCH -N 4\nexport PET_NNODES=4\nsrun torchrun --nproc-per-node 8 a.py --x 1", 32),
+        ("#SBATCH -N 4 --gpus-per-node=8\nsrun torchrun $MORE a.py --x 1", 32),
+        ("#PBS -l select=1:ngpus=8+3:ngpus=8\nmpiexec -n 32 --ppn 8 python a.py --x 1", 32),
+        ("#PBS -l select=1:ngpus=4+3:ngpus=8\nmpiexec -n 20 python a.py --x 1", 20),
+        ("jsrun -n 2 -a 1 -g 6 torchrun --nnodes 2 --nproc_per_node 6 a.py --x 1", 12),
+        ("deepspeed --include localhost:0,1,2,3 a.py --x 1", 4),
         ("python a.py --x 1", None),
         ("--x 1", None),
     ],
@@ -122,15 +132,36 @@ def test_ranks_are_those_of_the_launcher(text: str, ranks: int | None) -> None:
             ("torchrun --nnodes=8", "8 nodes", "#SBATCH --nodes=16", "16"),
         ),
         (
-            "#SBATCH --nodes=16\nsrun -N 8 torchrun --nproc-per-node 8 a.py",
-            ("srun -N=8", "8 nodes", "#SBATCH --nodes=16", "16"),
+            "#SBATCH --nodes=16\nsrun -N 32 torchrun --nnodes 32 --nproc-per-node 8 a.py",
+            ("srun -N=32", "32 nodes", "#SBATCH --nodes=16", "16"),
         ),
         (
-            "#SBATCH -N 2 --gres=gpu:4\nsrun torchrun --nproc-per-node 8 a.py",
+            "#SBATCH --nodes=16\ntorchrun --nproc-per-node 8 a.py",
+            ("torchrun without --nnodes", "1 nodes", "#SBATCH --nodes=16", "16"),
+        ),
+        (
+            "#SBATCH --nodes=16\nsrun torchrun --standalone --nproc-per-node 8 a.py",
+            ("torchrun --standalone", "1 nodes", "#SBATCH --nodes=16", "16"),
+        ),
+        (
+            "#SBATCH --nodes=16 --gpus-per-node=8\npython a.py",
+            ("python without srun", "1 nodes", "#SBATCH --nodes=16", "16"),
+        ),
+        (
+            "#SBATCH -N 2 --gpus-per-node=8\n#SBATCH hetjob\n#SBATCH -N 1 --gpus-per-node=8\n"
+            "srun --het-group=0,1 torchrun --nnodes 2 a.py",
+            ("torchrun --nnodes=2", "2 nodes", "3"),
+        ),
+        (
+            "#PBS -l select=1:ngpus=4+3:ngpus=8\nmpiexec -n 32 python a.py",
+            ("mpiexec -n=32", "32 ranks", "28 GPUs"),
+        ),
+        (
+            "#SBATCH -N 2 --gres=gpu:4\nsrun torchrun --nnodes 2 --nproc-per-node 8 a.py",
             ("torchrun --nproc-per-node=8", "8 ranks", "#SBATCH --gres=gpu:4", "4 GPUs"),
         ),
         (
-            "#SBATCH -N 2 --gres=gpu:4 --gpus-per-node=8\nsrun torchrun a.py",
+            "#SBATCH -N 2 --gres=gpu:4 --gpus-per-node=8\nsrun torchrun --nnodes 2 a.py",
             ("#SBATCH --gres=gpu:4", "#SBATCH --gpus-per-node=8"),
         ),
         (
@@ -155,6 +186,7 @@ def test_figures_that_disagree_are_named(text: str, figures: tuple[str, ...]) ->
         "# of a few\n--x 1 --y 'a b'",
         "\n  # of a few\n# of many\n--x 1\n--y 'a b' \\\n",
         'OPTIONS=" --x 1 \\\n --y"\nsrun sh -c "python a.py ${OPTIONS} \'a b\'"',
+        "bash -eo pipefail -c -- \"python a.py --x 1 --y 'a b'\"",
         "ARGS=(--x 1 --y 'a b')\npython a.py \"${ARGS[@]}\"",
         "run() {\n  X=3\n}\nX=1; python a.py --x $X --y 'a b' > log 2> errors",
         "for i in 2 1; do X=$i; done; python a.py --x ${X:-3} --y 'a b' &",
@@ -308,7 +340,7 @@ def test_a_script_in_front_of_a_program_wraps_it_unless_it_was_sent() -> None:
     text = "srun -N 2 ./launch.sh pretrain_gpt.py --tp 2"
     command = split_command(text)
     assert (command.program, command.words) == ("pretrain_gpt.py", ("--tp", "2"))
-    sent = LaunchFiles({"launch.sh": 'torchrun --nproc_per_node 4 "$@" --bf16\n'})
+    sent = LaunchFiles({"launch.sh": 'torchrun --nnodes 2 --nproc_per_node 4 "$@" --bf16\n'})
     command = split_command(text, sent)
     assert (command.program, command.words) == ("pretrain_gpt.py", ("--tp", "2", "--bf16"))
     assert command.num_ranks == 8
@@ -445,7 +477,7 @@ def test_the_command_that_xpk_takes_is_the_one_that_trains() -> None:
 @pytest.mark.parametrize("requests", ["--gres=gpu:8", "--gpus-per-node=8 --gres=gpu:8"])
 def test_gpus_that_slurm_gave_go_before_those_that_a_script_asks_for(requests: str) -> None:
     environment = {"SLURM_GPUS_ON_NODE": "4"}
-    text = f"#SBATCH -N 2 {requests}\nsrun torchrun a.py --x 1"
+    text = f"#SBATCH -N 2 {requests}\nsrun torchrun --nnodes 2 a.py --x 1"
     command = split_command(text, LaunchFiles(environment=environment))
     assert command.num_ranks == 8
     assert len(command.notes) == 1
