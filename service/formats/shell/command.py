@@ -20,7 +20,13 @@ from service.formats.shell.faults import Undefined, invalid_launch
 from service.formats.shell.files import NO_FILES, LaunchFiles
 from service.formats.shell.headers import Header, header_of
 from service.formats.shell.hostfile import hosts_of
-from service.formats.shell.programs import base_name, likelihood, program_at, without_node_words
+from service.formats.shell.programs import (
+    assigned_variables,
+    base_name,
+    likelihood,
+    program_at,
+    without_node_words,
+)
 from service.formats.shell.ranks import ranks_of, scheduler_variables
 from service.formats.shell.reading import ARGUMENTS, read_script
 from service.formats.shell.script import Script, Statement
@@ -84,7 +90,7 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
     script, header = _script_and_header(text, files)
     training = _training_statement(script)
     before = training.words[: program_at(training.words) or 0]  # launchers and their options
-    environment = {**training.environment, **_assignments(before)}
+    environment = {**training.environment, **assigned_variables(before)}
     sent = files.with_written(script.written)
     ranks = ranks_of(header, _without_defaults(text, files, header, before), environment)
     hosts = hosts_of(before, sent)
@@ -260,9 +266,3 @@ def _with_kubernetes_variables(word: str, environment: Mapping[str, str]) -> str
 def _assignments_in(doubts: Iterable[Doubt]) -> tuple[str, ...]:
     """Returns the assignments of these doubts as they are written, each once."""
     return tuple(dict.fromkeys(doubt.written for doubt in doubts))
-
-
-def _assignments(words: Sequence[str]) -> dict[str, str]:
-    """Returns the variables that some words set, as `env NAME=value` does."""
-    pairs = (word.partition("=") for word in words if re.match(r"[A-Za-z_]\w*=", word, re.ASCII))
-    return {name: value for name, _, value in pairs}

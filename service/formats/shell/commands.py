@@ -19,6 +19,7 @@ from service.formats.shell.conditions import Truth, condition_of_words
 from service.formats.shell.programs import (
     SHELLS,
     Wrapped,
+    assigned_variables,
     base_name,
     program_at,
     shell_file_at,
@@ -249,7 +250,7 @@ class Commands:
             inner.text,
             before=inner.before,
             arguments=inner.arguments,
-            environment=environment,
+            environment={**environment, **assigned_variables(inner.before)},
             is_own_shell=True,  # another process, whose variables end with it
         )
         return True

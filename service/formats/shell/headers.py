@@ -27,6 +27,8 @@ _GRANT_VARIABLES = {
     "gpus-per-node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
 }
 """The variables in which Slurm says what it gave a job, by option."""
+_MOST_NOTED = 3
+"""Lines that answers repeat."""
 _OTHER_NAMES = {"nodes": ("N",), "gpus-per-node": ("gres",)}
 """Options that ask for the same."""
 
@@ -96,31 +98,41 @@ def _with_overrides(first: Header, second: Header) -> Header:
         options={**first.options, **second.options},
         as_written={**first.as_written, **second.as_written},
         others=(*first.others, *second.others),
+        notes=(*first.notes, *second.notes),
     )
 
 
 def _header_of_text(text: str) -> Header:
     """Returns the options of the #SBATCH lines of a text, or else of its first #PBS line that
     asks for nodes."""
-    components = [options(words) for words in _words_of_components(text)]
+    lines = [line.lstrip() for line in text.splitlines()]
+    # sbatch and qsub read a script up to its first command.
+    is_command = (number for number, line in enumerate(lines) if line and line[0] != "#")
+    end = next(is_command, len(lines))
+    components = [options(words) for words in _words_of_components(lines[:end])]
     if any(components):
-        return Header(options=components[0], others=tuple(components[1:]))
-    for line in text.splitlines():
-        pbs = _header_of_pbs_line(line) if line.lstrip().startswith(PBS) else None
+        ignored = [line for line in lines[end:] if line.startswith(SBATCH)]
+        notes = [
+            f"{shortened(line)} stands behind the first command of the script: sbatch ignores it"
+            for line in ignored[:_MOST_NOTED]
+        ]
+        return Header(options=components[0], others=tuple(components[1:]), notes=tuple(notes))
+    for line in lines[:end]:
+        pbs = _header_of_pbs_line(line) if line.startswith(PBS) else None
         if pbs is not None:
             return pbs
     return Header()
 
 
-def _words_of_components(text: str) -> Iterator[list[str]]:
+def _words_of_components(lines: Iterable[str]) -> Iterator[list[str]]:
     """Yields the words of the #SBATCH lines of each component of a job; a line `hetjob` begins
     the next one."""
     words: list[str] = []
-    for line in text.splitlines():
-        if not line.lstrip().startswith(SBATCH):
+    for line in lines:
+        if not line.startswith(SBATCH):
             continue
         try:
-            on_line = shlex.split(line.lstrip()[len(SBATCH) :], comments=True)
+            on_line = shlex.split(line[len(SBATCH) :], comments=True)
         except ValueError:
             rule = "has a quote that is not closed: quote it, or close it"
             raise invalid_launch(shortened(line), rule) from None
@@ -171,7 +183,7 @@ def _with_grants(header: Header, environment: Mapping[str, str]) -> Header:
     for: `sbatch -N 8 job.sh` overrides #SBATCH -N 16. Notes each difference."""
     options = dict(header.options)
     as_written = dict(header.as_written)
-    notes = []
+    notes = [*header.notes]
     for option, variables in _GRANT_VARIABLES.items():
         variable = next((name for name in variables if environment.get(name, "").isdecimal()), None)
         if variable is None:

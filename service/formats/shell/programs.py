@@ -21,6 +21,8 @@ _STARTS_ANYTHING = {
 }  # fmt: skip
 """Launchers that start any program; the others start Python."""
 _NODE_RANKS = ("node_rank", "machine_rank")
+NODE_OPTIONS = (*_NODE_RANKS, "relative", "r", "nodelist", "w")
+"""Options of launchers that say which node of a job a command is started on."""
 _LAUNCHER_MODULES = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
 SHELLS = {"sh", "bash", "zsh", "dash", "ksh"}
 _TRAINERS = {
@@ -37,15 +39,19 @@ _TRAINERS = {
 """Programs with commands of their own, and those of them that train."""
 _REMOTE = {"ssh", "pdsh", "clush", "dsh"}
 """Programs whose last word is a command of a shell elsewhere."""
-_TEXT_OPTIONS = ("--command", "--wrap")
-"""Options of xpk, gcloud and sbatch whose value is a command of a shell."""
-_STARTS_TEXTS = {"xpk.py"}
+_TEXT_OPTIONS = ("--command", "--wrap", "--COMMAND")
+"""Options of xpk, gcloud, sbatch and MaxText's runners whose value is a command of a shell."""
+_STARTS_TEXTS = {"xpk.py", "multihost_runner.py", "multihost_job.py"}
 """Programs in Python with such an option."""
 _FILE_TOOLS = {
     "cat", "chmod", "chown", "cp", "dirname", "du", "file", "grep", "head", "install", "ls", "ln",
     "md5sum", "mv", "realpath", "rm", "rsync", "scp", "sed", "tail", "touch", "wc",
 }  # fmt: skip
 """Programs that take the names of scripts and start none."""
+_SETTERS = ("--env", "-e", "--export", "-x", "-v")
+"""Options of containers, srun, sbatch, mpirun and qsub whose value sets variables."""
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
+_BETWEEN_VARIABLES = re.compile(rf",(?={_ASSIGNMENT.pattern})", re.ASCII)
 _PYTHON = re.compile(r"python[\d.]*", re.ASCII)
 _PROGRAM = re.compile(r"[^-\s]\S*\.(?:py|pyc|sh|slurm|sbatch|pbs)|[^-\s]\.(?:py|sh)")
 _NAMED_PROGRAM = re.compile(r"\$\w*(?:SCRIPT|PROGRAM)\w*", re.ASCII | re.IGNORECASE)
@@ -197,14 +203,35 @@ def without_node_words(words: Sequence[str]) -> tuple[str, ...]:
     starts node by node."""
     launcher_places = (index for index, word in enumerate(words) if base_name(word) in LAUNCHERS)
     words = words[next(launcher_places, 0) :]  # without `ssh HOST` in front of the launcher
+    program = program_at(words) or 0
     common: list[str] = []
-    for before, word in zip(["", *words], words, strict=False):
-        is_rank = _option_name(word) in _NODE_RANKS
+    for place, (before, word) in enumerate(zip(["", *words], words, strict=False)):
+        # Behind the program the short names may be options of its own.
+        names = NODE_OPTIONS if place < program else _NODE_RANKS
+        is_rank = word.startswith("-") and _option_name(word) in names
         # In `--node_rank 1` the rank is the next word.
-        is_value_of_rank = "=" not in before and _option_name(before) in _NODE_RANKS
+        is_flag = before.startswith("-") and "=" not in before
+        is_value_of_rank = is_flag and _option_name(before) in names
         if not is_rank and not is_value_of_rank:
             common.append(word)
     return tuple(common)
+
+
+def assigned_variables(words: Sequence[str]) -> dict[str, str]:
+    """Returns the variables that words in front of a program set for it: those of `env TP=4`, of
+    `docker run -e TP=4`, and of `srun --export=ALL,TP=4`, in which commas divide them."""
+    assigned: dict[str, str] = {}
+    for before, word in zip(["", *words], words, strict=False):
+        name, has_value, value = word.partition("=")
+        if name in _SETTERS and has_value:
+            texts = _BETWEEN_VARIABLES.split(value)
+        else:
+            texts = _BETWEEN_VARIABLES.split(word) if before in _SETTERS else [word]
+        for text in texts:
+            if _ASSIGNMENT.match(text):
+                variable, _, content = text.partition("=")
+                assigned[variable] = content
+    return assigned
 
 
 def _option_name(word: str) -> str:

@@ -15,16 +15,14 @@ from models.errors import Invalid
 from service.formats.shell.faults import invalid_launch, undefined_variables
 from service.formats.shell.features import required_features
 from service.formats.shell.headers import PBS, SBATCH, Header, options, used_components
-from service.formats.shell.programs import AGENTS, LAUNCHERS, is_python
-from service.formats.shell.tpu_slices import slices_of
+from service.formats.shell.programs import AGENTS, LAUNCHERS, NODE_OPTIONS, is_python
+from service.formats.shell.tpu_slices import gpu_machines_of, slices_of
 
 _MPI = {"mpirun", "mpiexec"}
 _SLURM = {"srun", "sbatch", "salloc"}
 _ALLOCATES = {"sbatch", "salloc"}
 _TORCHRUN = {"torchrun", "torch.distributed.run", "torch.distributed.launch"}
 _BATCH_HEADERS = {SBATCH, PBS}
-_PLACES = {"node_rank", "machine_rank", "relative", "r", "nodelist", "w"}
-"""Options that say which node of the job a command is started on."""
 _NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
 _RANKS = ("num_processes", "ntasks", "np", "n")
 _OF_AGENT = ("nproc_per_node", "num_gpus")
@@ -108,9 +106,14 @@ def ranks_of(header: Header, before: Sequence[str], environment: Mapping[str, st
     ranks_of_sets = _ranks_of_sets(before)
     if ranks_of_sets is not None:
         return ranks_of_sets
-    slices = slices_of(_with_underscores(options(before)))
+    asked = {name.lower(): value for name, value in _with_underscores(options(before)).items()}
+    slices = slices_of(asked)
     if slices is not None:
         return Ranks(total=slices.num_chips, chip=slices.chip)
+    machines = gpu_machines_of(asked)
+    if machines is not None:
+        nodes, gpus = machines.nodes, machines.gpus_per_node
+        return Ranks(nnodes=nodes, per_node=gpus, total=nodes * gpus, chip=machines.chip)
     indices = used_components(header, before)
     if len(indices) == 1:
         return _ranks_of_component(header.component(indices[0]), before, environment)
@@ -427,7 +430,7 @@ def _with_nodes_of(
     if launcher.name != "srun":
         return [*outside, *own]
     # One step of several that start a job node by node: the agent has the number of all nodes.
-    is_one_of_several = any(inner.options.keys() & _PLACES for inner in launchers)
+    is_one_of_several = any(inner.options.keys() & {*NODE_OPTIONS} for inner in launchers)
     if own[0].count == 1 and is_one_of_several:
         return outside
     # A step may run on fewer nodes than its job has.

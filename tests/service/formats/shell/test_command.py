@@ -388,7 +388,9 @@ def test_ranks_are_counted_by_sets_of_equal_size(text: str, ranks: int) -> None:
         ("--device-type=v6e-64 --num-slices=4", "v6e", 256),
         ("--tpu-type=tpu7x-128", "tpu7x", 64),
         ("--tpu-type=tpu7x-4x4x4", "tpu7x", 64),
-        ("--device-type=h100-80gb-8", None, None),
+        ("--device-type=h100-mega-80gb-8 --num-nodes=4", "h100-mega-80gb", 32),
+        ("--device-type=gb200-4", "gb200", 4),
+        ("--device-type=n2-standard-32", None, None),
         ("--tpu-type=$TYPE", None, None),
     ],
 )
@@ -463,6 +465,38 @@ def test_a_loop_over_hosts_starts_one_job() -> None:
     assert command.num_ranks == 16
 
 
+@pytest.mark.parametrize("place", ["-r $R", "--relative=$R", "-w node$R"])
+def test_a_loop_over_steps_starts_one_job(place: str) -> None:
+    step = f"srun -N1 -n1 {place} torchrun --nnodes 2 --node_rank $R --nproc_per_node 8 t.py -r 3"
+    text = f"#SBATCH -N 2 --gpus-per-node=8\nfor R in 0 1; do\n  {step} &\ndone\nwait\n"
+    command = split_command(text)
+    assert (command.words, command.num_ranks) == (("-r", "3"), 16)
+
+
+@pytest.mark.parametrize(
+    "starts",
+    [
+        "docker run -e TP=4 -v $PWD:/w image",
+        "docker run --env=TP=4 image",
+        "apptainer exec --env A=1,TP=4 image.sif",
+        "srun --export=ALL,TP=4",
+        "srun --export ALL,TP=4",
+        "env TP=4",
+    ],
+)
+def test_what_starts_a_shell_sets_its_variables(starts: str) -> None:
+    assert split_command(f"{starts} bash -c 'python a.py --tp $TP'").words == ("--tp", "4")
+    assert split_command(f"{starts} python a.py").environment["TP"] == "4"
+
+
+def test_lines_behind_the_first_command_ask_sbatch_for_nothing() -> None:
+    header = "#!/bin/bash\n#SBATCH -N 2\n# of an H100 cluster\n\n#SBATCH --gpus-per-node=8\n"
+    text = f"{header}module load cuda\n#SBATCH --gpus-per-node=4\nsrun python a.py"
+    command = split_command(text)
+    assert command.num_ranks == 16
+    assert "#SBATCH --gpus-per-node=4" in command.notes[0]
+
+
 def test_comments_in_an_array_are_none_of_its_words() -> None:
     text = 'A=(\n  --tp 2  # ranks\n  # all of them\n  --pp 4\n)\npython3 train.py "${A[@]}"\n'
     assert split_command(text).words == ("--tp", "2", "--pp", "4")
@@ -472,6 +506,16 @@ def test_the_command_that_xpk_takes_is_the_one_that_trains() -> None:
     text = 'python3 xpk.py workload create --num-slices=2 --command "python3 -m a.train tp=2"\n'
     command = split_command(text)
     assert (command.program, command.words) == ("a.train", ("tp=2",))
+
+
+def test_the_command_that_runners_of_maxtext_take_is_the_one_that_trains() -> None:
+    text = (
+        "python3 multihost_job.py --NUM_SLICES=2 --TPU_TYPE=v4-128 --BUCKET_NAME=b"
+        ' --COMMAND="bash setup.sh && python3 -m MaxText.train base.yml tp=2"\n'
+    )
+    command = split_command(text)
+    assert (command.program, command.words) == ("MaxText.train", ("base.yml", "tp=2"))
+    assert (command.chip, command.num_ranks) == ("v4", 128)
 
 
 @pytest.mark.parametrize("requests", ["--gres=gpu:8", "--gpus-per-node=8 --gres=gpu:8"])
