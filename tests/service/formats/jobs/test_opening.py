@@ -113,6 +113,9 @@ run: |
     train.py --mb $MB
 """
 SKY_OF_ANY = SKY.replace("H100:8", "{H100:8, A100-80GB:8}")
+SKY_OF_TPUS = """resources: {accelerators: tpu-v5p-16}
+run: python3 -m maxtext.trainers.pre_train.train base.yml
+"""
 DSTACK = """type: task
 nodes: 2
 env: [HF_TOKEN, MB=2]
@@ -221,6 +224,7 @@ def started(text: str, environment: dict[str, str] | None = None) -> Command:
         (SKY, "--mb 2", 16, "H100"),
         (SKY_OF_ANY, "--mb 2", 16, "H100"),
         (SKY_OF_SEVERAL, "--mb 2", 16, "H100"),
+        (SKY_OF_TPUS, "base.yml", 8, "v5p"),
         (MPI_JOB, "--a 1", 32, None),
         (DSTACK, "--mb 2", 16, "H100"),
         (DSTACK.replace('"H100:8"', "{name: H100, count: 8}"), "--mb 2", 16, "H100"),
