@@ -12,6 +12,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from models.errors import Invalid
@@ -60,6 +61,8 @@ class Command:
     """Ranks on a node."""
     num_ranks: int | None = None
     """All ranks, where their number is said or follows."""
+    num_ranks_by_default: int | None = None
+    """All ranks where nothing sets the variables in their number, and it is not said otherwise."""
     chip: str | None = None
     """The scheduler's name for the GPUs that are asked for, such as h100."""
     features: tuple[str, ...] = ()
@@ -92,7 +95,12 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
     before = training.words[: program_at(training.words) or 0]  # launchers and their options
     environment = {**training.environment, **assigned_variables(before)}
     sent = files.with_written(script.written)
-    ranks = ranks_of(header, _without_defaults(text, files, header, before), environment)
+    stated = _without_defaults(text, files, header, before)
+    ranks = ranks_of(header, stated, environment)
+    by_default: int | None = None
+    if ranks.total is None and stated != before:
+        with suppress(Invalid):  # defaults that contradict each other say nothing
+            by_default = ranks_of(header, before, environment).total
     hosts = hosts_of(before, sent)
     if hosts is not None:  # a hostfile of DeepSpeed, which overrides the scheduler's options
         ranks = replace(ranks, nnodes=hosts.count, per_node=None, total=hosts.num_ranks)
@@ -111,6 +119,7 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
         nnodes=ranks.nnodes,
         nproc_per_node=ranks.per_node,
         num_ranks=ranks.total,
+        num_ranks_by_default=by_default,
         chip=ranks.chip,
         features=ranks.features,
         slurm=header.options,

@@ -119,7 +119,7 @@ def _merged(
     """Returns the value of a variable after undecided branches. `before` is its value before
     them, and `after` its value at the end of each, None where it has none. Where these differ,
     assignments in the branches become doubts: the value is then `before` if a branch may leave
-    that, empty if branches only add flags, and otherwise unknown. With `is_inside` the branches
+    that, empty if it may be and branches only add flags, and otherwise unknown. With `is_inside` the branches
     are part of another undecided branch, in which their assignments stay pending."""
     # Unless one surely ran, all branches may have been passed over: the old value is possible too.
     possible = after if one_ran else [before, *after]
@@ -139,7 +139,9 @@ def _merged(
     if before is not None and any(value is before for value in values):
         return replace(before, doubts=doubts, pending=pending_doubts)
     # Flags that a branch may add are left out, as if it had not run.
-    if not one_ran and all(value.text.lstrip().startswith("-") for value in changed):
+    filled = [value for value in changed if value.text.strip()]
+    may_be_empty = not one_ran or len(filled) < len(changed)
+    if may_be_empty and all(value.text.lstrip().startswith("-") for value in filled):
         return Value((), is_array=True, doubts=doubts, pending=pending_doubts)
     lines = ", ".join(str(line) for line in sorted({doubt.line for doubt in pending_doubts})[:5])
     reason = f"whether line {lines} sets it is not decided by the text"

@@ -64,6 +64,8 @@ def test_a_number_that_is_a_default_is_not_said() -> None:
     alone = SCRIPT.replace("#SBATCH", "# ")
     command = split_command(alone)
     assert (command.nproc_per_node, command.num_ranks) == (8, None)
+    assert command.num_ranks_by_default == 8
+    assert split_command(SCRIPT).num_ranks_by_default is None
 
 
 @pytest.mark.parametrize(
@@ -254,6 +256,13 @@ def test_a_branch_leaves_a_variable_as_it_was_and_is_listed() -> None:
     command = split_command(text)
     assert command.words == ("--tp", "8")
     assert command.in_branches == command.replaced_in_branches == ('PAR="$PAR --fp8"',)
+
+
+def test_a_branch_may_add_flags_where_the_other_leaves_none() -> None:
+    text = 'if [ -e a ]; then X="--load a"; else X=""; fi\npython a.py --tp 2 $X'
+    command = split_command(text)
+    assert command.words == ("--tp", "2")
+    assert 'X="--load a"' in command.in_branches
 
 
 def test_empty_words_that_double_are_bounded() -> None:
