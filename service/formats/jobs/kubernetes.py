@@ -91,9 +91,7 @@ def _job_of_object(
             if text:
                 if document.get("kind") == "PyTorchJob":  # whose operator configures torchrun
                     environment = {_NODES_OF_TORCHRUN: str(_count_of(working)), **environment}
-                return JobText(
-                    text=text, environment=environment, header=_header_of_pods(working)
-                )
+                return JobText(text=text, environment=environment, header=_header_of_pods(working))
     return None
 
 

@@ -173,7 +173,9 @@ spec:
         - command: [torchrun, --nnodes=4, --nproc_per_node=8, train.py, --a, "1"]
           resources: {limits: {nvidia.com/gpu: 8}}
 """
-FROM_CONFIG_MAP = PYTORCH_JOB.replace('env: [{name: A, value: "3"}]', "envFrom: [{configMapRef: {name: e}}]")
+FROM_CONFIG_MAP = PYTORCH_JOB.replace(
+    'env: [{name: A, value: "3"}]', "envFrom: [{configMapRef: {name: e}}]"
+)
 FROM_CONFIG_MAP = f"""apiVersion: v1
 kind: ConfigMap
 metadata: {{name: e}}

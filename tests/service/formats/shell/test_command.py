@@ -94,7 +94,10 @@ def test_a_number_that_is_a_default_is_not_said() -> None:
         ("#SBATCH -N 2 --ntasks-per-node=4 --gpus-per-task=1\nsrun python a.py --x 1", 8),
         ("#SBATCH -N 2 -n 8 --gpus-per-task=a100:1\nsrun python a.py --x 1", 8),
         ("#SBATCH -N 2 --ntasks-per-node=1 --gpus-per-node=8\nsrun bash a.sh --x 1", 16),
-        ("#SBATCH -N 2 --gpus-per-node=8\nsrun torchrun --nnodes 2 --nproc-per-node 4 a.py --x 1", 8),
+        (
+            "#SBATCH -N 2 --gpus-per-node=8\nsrun torchrun --nnodes 2 --nproc-per-node 4 a.py --x 1",
+            8,
+        ),
         (
             "#SBATCH -N 2 --gpus-per-node=8\n"
             "srun torchrun --nnodes $SLURM_NNODES --nproc-per-node $SLURM_GPUS_ON_NODE a.py --x 1",
