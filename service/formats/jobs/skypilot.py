@@ -88,7 +88,8 @@ def _job_of_dstack_task(document: Mapping[str, Any]) -> JobText:
 
 def _chip_and_count(value: Any) -> tuple[str | None, int | None]:
     """Returns the chip and the number of chips on a node: ("H100", 8) for H100:8 or {H100: 8}, and
-    ("v6e", 8) for tpu-v6e-8, a slice. A list of alternatives counts as its first. Returns (None, None) for anything else."""
+    ("v6e", 8) for tpu-v6e-8, a slice. A list of alternatives counts as its first. Returns (None,
+    None) for anything else."""
     if isinstance(value, Mapping) and "name" in value:  # of dstack
         return _chip_and_count(f"{value['name']}:{value.get('count', 1)}")
     if isinstance(value, Mapping):

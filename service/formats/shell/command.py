@@ -17,18 +17,20 @@ from dataclasses import dataclass, field, replace
 
 from models.errors import Invalid
 from models.spec.identity import cached_by_identity
-from service.formats.shell.faults import Undefined, invalid_launch
+from service.formats.shell.faults import Undefined, invalid_launch, shortened
 from service.formats.shell.files import NO_FILES, LaunchFiles
-from service.formats.shell.headers import Header, header_of
+from service.formats.shell.headers import PBS, SBATCH, Header, header_of
 from service.formats.shell.hostfile import hosts_of
 from service.formats.shell.programs import (
+    LAUNCHERS,
     assigned_variables,
     base_name,
+    is_python,
     likelihood,
     program_at,
     without_node_words,
 )
-from service.formats.shell.ranks import ranks_of, scheduler_variables
+from service.formats.shell.ranks import Ranks, ranks_of, scheduler_variables
 from service.formats.shell.reading import ARGUMENTS, read_script
 from service.formats.shell.script import Script, Statement
 from service.formats.shell.variables import Doubt
@@ -37,6 +39,7 @@ _OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w.]*=.*", re.ASCII | re.DOTALL)
 _BEGINS_OVERRIDES = re.compile(
     r"(?:\s|#[^\n]*\n)*+(?:['\"]?[+~]{0,2}[A-Za-z_][\w.]*['\"]?=|\Z)", re.ASCII
 )
+_STARTS_ON_NODES = {*LAUNCHERS, "ray", "ssh", "pdsh", "clush"}
 _MOST_NAMED = 5
 """Programs that an error names."""
 _KEPT = 4
@@ -101,6 +104,7 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
     if ranks.total is None and stated != before:
         with suppress(Invalid):  # defaults that contradict each other say nothing
             by_default = ranks_of(header, before, environment).total
+    _require_all_nodes(script, header, training, ranks)
     hosts = hosts_of(before, sent)
     if hosts is not None:  # a hostfile of DeepSpeed, which overrides the scheduler's options
         ranks = replace(ranks, nnodes=hosts.count, per_node=None, total=hosts.num_ranks)
@@ -188,6 +192,22 @@ def _without_defaults(
     except Invalid:  # a default decides which program is started
         return before
     return words[: program_at(words) or 0]
+
+
+def _require_all_nodes(script: Script, header: Header, training: Statement, ranks: Ranks) -> None:
+    """Raises Invalid where a batch script itself starts the training, which then runs on the first
+    node of several. Programs such as ray may have started something on the others."""
+    program = program_at(training.words) or 0
+    python, *options = training.words[:program] or ("",)
+    is_bare = is_python(python) and all(word.startswith("-") for word in options)
+    is_batch = header.name in (SBATCH, PBS) and "WORLD_SIZE" not in training.environment
+    started = {base_name(statement.words[0]) for statement in script.statements}
+    if is_bare and is_batch and (ranks.nnodes or 1) > 1 and not started & _STARTS_ON_NODES:
+        rule = (
+            f"starts on the first of the {ranks.nnodes} nodes that {header.name} asks for: write"
+            " srun or mpirun in front of it"
+        )
+        raise invalid_launch(shortened(" ".join(training.words[: program + 1])), rule)
 
 
 def _program_name(words: Sequence[str], index: int) -> str:

@@ -14,15 +14,14 @@ from dataclasses import dataclass, field, replace
 from models.errors import Invalid
 from service.formats.shell.faults import invalid_launch, undefined_variables
 from service.formats.shell.features import required_features
-from service.formats.shell.headers import PBS, SBATCH, Header, options, used_components
-from service.formats.shell.programs import AGENTS, LAUNCHERS, NODE_OPTIONS, is_python
+from service.formats.shell.headers import Header, options, used_components
+from service.formats.shell.programs import AGENTS, LAUNCHERS, NODE_OPTIONS
 from service.formats.shell.tpu_slices import gpu_machines_of, slices_of
 
 _MPI = {"mpirun", "mpiexec"}
 _SLURM = {"srun", "sbatch", "salloc"}
 _ALLOCATES = {"sbatch", "salloc"}
 _TORCHRUN = {"torchrun", "torch.distributed.run", "torch.distributed.launch"}
-_BATCH_HEADERS = {SBATCH, PBS}
 _NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
 _RANKS = ("num_processes", "ntasks", "np", "n")
 _OF_AGENT = ("nproc_per_node", "num_gpus")
@@ -135,7 +134,7 @@ def _ranks_of_components(
         asked = _Figure(nodes, f"{header.name} of {len(components)} components")
         agents = [launcher for launcher in launchers if launcher.name in AGENTS]
         in_agents = [*filter(None, (next(agent.figures(_NODES), None) for agent in agents))]
-        default = _nodes_by_default(header, launchers, before, environment)
+        default = _nodes_by_default(launchers, environment)
         _agreed_count([asked, *in_agents, *([default] if default else [])], "nodes")
     ranks = _innermost([launcher for launcher in launchers if launcher.name in _MPI], _RANKS)
     if ranks is not None and not any(launcher.name in AGENTS for launcher in launchers):
@@ -189,7 +188,7 @@ def _ranks_of_component(
     """Returns the ranks of a job, or with `is_part` of one component of a heterogeneous job, as far
     as its options tell."""
     started = [*_launchers(before)]
-    by_default = _nodes_by_default(header, started, before, environment)
+    by_default = _nodes_by_default(started, environment)
     if is_part:  # agents and MPI launchers count nodes and ranks over all components
         started = [*map(_without_totals, started)]
         by_default = None
@@ -364,15 +363,11 @@ def _without_totals(launcher: _Launcher) -> _Launcher:
 
 
 def _nodes_by_default(
-    header: Header,
-    launchers: Sequence[_Launcher],
-    before: Sequence[str],
-    environment: Mapping[str, str],
+    launchers: Sequence[_Launcher], environment: Mapping[str, str]
 ) -> _Figure | None:
-    """Returns the number of nodes on which a command runs without an option for it: one for
-    torchrun, unless its variable PET_NNODES says another, and for a program that a batch script
-    starts itself, on the first node of its job. None for other commands (torch 2.9,
-    distributed/run.py)."""
+    """Returns the number of nodes on which torchrun runs without an option for it: one, unless its
+    variable PET_NNODES says another. None for other commands (torch 2.14.1, distributed/run.py,
+    get_args_parser)."""
     for launcher in launchers:
         if launcher.name not in _TORCHRUN or launcher.has_unknown_words:
             continue
@@ -382,9 +377,6 @@ def _nodes_by_default(
             count = environment.get("PET_NNODES", "1")
             known = _positive_integer(count)
             return _Figure(known, f"{launcher.name} without --nnodes") if known else None
-    is_bare = len(before) == 1 and is_python(before[0])
-    if is_bare and header.name in _BATCH_HEADERS and "WORLD_SIZE" not in environment:
-        return _Figure(1, f"{before[0]} without srun or mpirun")
     return None
 
 
@@ -430,8 +422,9 @@ def _with_nodes_of(
     if launcher.name != "srun":
         return [*outside, *own]
     # One step of several that start a job node by node: the agent has the number of all nodes.
-    is_one_of_several = any(inner.options.keys() & {*NODE_OPTIONS} for inner in launchers)
-    if own[0].count == 1 and is_one_of_several:
+    agents = [inner for inner in launchers if inner.name in AGENTS and "nnodes" in inner.options]
+    has_place = any(inner.options.keys() & {*NODE_OPTIONS} for inner in (launcher, *agents))
+    if own[0].count == 1 and agents and has_place:
         return outside
     # A step may run on fewer nodes than its job has.
     is_part = all(figure.count >= own[0].count for figure in outside)

@@ -95,7 +95,7 @@ def test_a_number_that_is_a_default_is_not_said() -> None:
         ("#SBATCH -N 2 -n 8 --gpus-per-task=a100:1\nsrun python a.py --x 1", 8),
         ("#SBATCH -N 2 --ntasks-per-node=1 --gpus-per-node=8\nsrun bash a.sh --x 1", 16),
         (
-            "#SBATCH -N 2 --gpus-per-node=8\nsrun torchrun --nnodes 2 --nproc-per-node 4 a.py --x 1",
+            "#SBATCH -N 2 --gres=gpu:8\nsrun torchrun --nnodes 2 --nproc-per-node 4 a.py --x 1",
             8,
         ),
         (
@@ -105,6 +105,8 @@ def test_a_number_that_is_a_default_is_not_said() -> None:
         ),
         ("#SBATCH -N 2-4 --gpus-per-node=8\nsrun torchrun a.py --x 1", None),
         ("srun --nodes=8 --gres=gpu:8 torchrun --nnodes 8 a.py --x 1", 64),
+        ("#SBATCH -N 2 --gpus-per-node=8\nsrun ray start\npython a.py --x 1", 16),
+        ("#SBATCH -N 4 --gpus-per-node=8 -w n[1-4]\nsrun -N1 python a.py --x 1", 8),
         # A step may run on a part of its job.
         ("#SBATCH -N 4 --gpus-per-node=8\nsrun -N 2 torchrun --nnodes 2 a.py --x 1", 16),
         ("#SBATCH -N 4 --gpus=32\nsrun -N 2 python a.py --x 1", 16),
@@ -149,8 +151,8 @@ def test_ranks_are_those_of_the_launcher(text: str, ranks: int | None) -> None:
             ("torchrun --standalone", "1 nodes", "#SBATCH --nodes=16", "16"),
         ),
         (
-            "#SBATCH --nodes=16 --gpus-per-node=8\npython a.py",
-            ("python without srun", "1 nodes", "#SBATCH --nodes=16", "16"),
+            "#SBATCH --nodes=16 --gpus-per-node=8\npython -u -m a",
+            ("python -u -m a", "first of the 16 nodes", "#SBATCH", "srun"),
         ),
         (
             "#SBATCH -N 2 --gpus-per-node=8\n#SBATCH hetjob\n#SBATCH -N 1 --gpus-per-node=8\n"
