@@ -29,6 +29,8 @@ _GRANT_VARIABLES = {
 """The variables in which Slurm says what it gave a job, by option."""
 _MOST_NOTED = 3
 """Lines that answers repeat."""
+_SAME_OPTIONS = (("nodes", "N"), ("ntasks", "n"), ("gpus-per-node", "gres"), ("gpus", "G"))
+"""Names of options of Slurm that ask for the same."""
 _OTHER_NAMES = {"nodes": ("N",), "gpus-per-node": ("gres",)}
 """Options that ask for the same."""
 
@@ -68,6 +70,11 @@ def header_of(texts: Iterable[str], environment: Mapping[str, str]) -> Header:
     return _with_grants(header, environment)
 
 
+def as_batch_text(words: Iterable[str]) -> str:
+    """Returns the words behind sbatch in front of its script, as a line of that script."""
+    return f"{SBATCH} {shlex.join(words)}"
+
+
 def options(words: Iterable[str]) -> dict[str, str]:
     """Returns options with their values, without dashes: {"nodes": "4", "N": "8"} for --nodes 4
     -N8. An option without a value has ""."""
@@ -93,9 +100,13 @@ def _with_overrides(first: Header, second: Header) -> Header:
     submits, override those of the first."""
     if not second.options and not second.others:  # the second text has no lines for a scheduler
         return first
+    aliases = {
+        alias for names in _SAME_OPTIONS if second.options.keys() & {*names} for alias in names
+    }
+    left = {name: value for name, value in first.options.items() if name not in aliases}
     return Header(
         name=second.name,
-        options={**first.options, **second.options},
+        options={**left, **second.options},
         as_written={**first.as_written, **second.as_written},
         others=(*first.others, *second.others),
         notes=(*first.notes, *second.notes),

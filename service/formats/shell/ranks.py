@@ -201,6 +201,7 @@ def _ranks_of_component(
     gpus = _gpus_on_node(launchers, nodes, tasks, all_ranks)
     if has_agent:
         per_node = _innermost(launchers, _OF_AGENT)  # such as --nproc_per_node of torchrun
+        gpus = gpus or _visible_gpus(environment)
     else:
         per_node = _ranks_on_node(launchers, tasks, gpus)
     if per_node is None and not all_ranks:
@@ -239,6 +240,14 @@ def _gpus_on_node(
     for launcher in launchers:
         figures += _gpus_of_node_by_option(launcher, nodes, tasks, ranks)
     return _agreed_count(figures, "GPUs on a node")
+
+
+def _visible_gpus(environment: Mapping[str, str]) -> _Figure | None:
+    """Returns the number of GPUs that the environment leaves visible; None where it leaves all."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    if not re.fullmatch(r"\d{1,3}(?:,\d{1,3})*", visible, re.ASCII):
+        return None
+    return _Figure(len(visible.split(",")), f"CUDA_VISIBLE_DEVICES={visible}")
 
 
 def _require_gpus_for(

@@ -107,6 +107,7 @@ def test_a_number_that_is_a_default_is_not_said() -> None:
         ("srun --nodes=8 --gres=gpu:8 torchrun --nnodes 8 a.py --x 1", 64),
         ("#SBATCH -N 2 --gpus-per-node=8\nsrun ray start\npython a.py --x 1", 16),
         ("#SBATCH -N 4 --gpus-per-node=8 -w n[1-4]\nsrun -N1 python a.py --x 1", 8),
+        ("CUDA_VISIBLE_DEVICES=0,1,2,3 torchrun --nproc-per-node gpu a.py --x 1", 4),
         # A step may run on a part of its job.
         ("#SBATCH -N 4 --gpus-per-node=8\nsrun -N 2 torchrun --nnodes 2 a.py --x 1", 16),
         ("#SBATCH -N 4 --gpus=32\nsrun -N 2 python a.py --x 1", 16),

@@ -254,6 +254,13 @@ def test_what_the_scheduler_gave_goes_before_what_the_script_asked_for() -> None
     assert "16" in command.notes[0]
 
 
+@pytest.mark.parametrize("option", ["-N 2", "--nodes=2"])
+def test_options_of_sbatch_go_before_those_of_its_script(option: str) -> None:
+    train = "srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 8 train.py --a 1\n"
+    files = LaunchFiles({"job.sh": f"#!/bin/bash\n#SBATCH --nodes=4 --gpus-per-node=8\n{train}"})
+    assert split_command(f"sbatch {option} job.sh", files).num_ranks == 16
+
+
 def test_where_a_value_cannot_be_known_its_line_and_the_cure_are_named() -> None:
     text = "if probe; then\n  TP=4\nelse\n  TP=8\nfi\ntorchrun train.py --tp $TP"
     with pytest.raises(Undefined) as refused:
