@@ -29,9 +29,7 @@ _GRANT_VARIABLES = {
 """The variables in which Slurm says what it gave a job, by option."""
 _MOST_NOTED = 3
 """Lines that answers repeat."""
-_SAME_OPTIONS = (("nodes", "N"), ("ntasks", "n"), ("gpus-per-node", "gres"), ("gpus", "G"))
-"""Names of options of Slurm that ask for the same."""
-_OTHER_NAMES = {"nodes": ("N",), "gpus-per-node": ("gres",)}
+_OTHER_NAMES = {"nodes": ("N",), "gpus-per-node": ("gres",), "ntasks": ("n",), "gpus": ("G",)}
 """Options that ask for the same."""
 
 
@@ -100,10 +98,11 @@ def _with_overrides(first: Header, second: Header) -> Header:
     submits, override those of the first."""
     if not second.options and not second.others:  # the second text has no lines for a scheduler
         return first
-    aliases = {
-        alias for names in _SAME_OPTIONS if second.options.keys() & {*names} for alias in names
-    }
-    left = {name: value for name, value in first.options.items() if name not in aliases}
+    left = dict(first.options)
+    for option, others in _OTHER_NAMES.items():
+        if second.options.keys() & {option, *others}:
+            for name in (option, *others):
+                left.pop(name, None)
     return Header(
         name=second.name,
         options={**left, **second.options},

@@ -142,6 +142,9 @@ def _merged(
     filled = [value for value in changed if value.text.strip()]
     may_be_empty = not one_ran or len(filled) < len(changed)
     if may_be_empty and all(value.text.lstrip().startswith("-") for value in filled):
+        # That a branch leaves it empty is no doubt.
+        clearing = {doubt for value in changed if value not in filled for doubt in value.pending}
+        doubts = tuple(doubt for doubt in doubts if doubt not in clearing)
         return Value((), is_array=True, doubts=doubts, pending=pending_doubts)
     lines = ", ".join(str(line) for line in sorted({doubt.line for doubt in pending_doubts})[:5])
     reason = f"whether line {lines} sets it is not decided by the text"

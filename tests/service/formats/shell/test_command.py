@@ -268,7 +268,7 @@ def test_a_branch_may_add_flags_where_the_other_leaves_none() -> None:
     text = 'if [ -e a ]; then X="--load a"; else X=""; fi\npython a.py --tp 2 $X'
     command = split_command(text)
     assert command.words == ("--tp", "2")
-    assert 'X="--load a"' in command.in_branches
+    assert command.in_branches == ('X="--load a"',)
 
 
 def test_empty_words_that_double_are_bounded() -> None:
