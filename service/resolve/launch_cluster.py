@@ -60,8 +60,10 @@ class LaunchCluster:
         devices = (
             self._scheduled_devices(chip.value) if launched_devices is None else launched_devices
         )
-        # The request leaves the size to the launch.
+        # The request leaves the size to the launch, if need be to the defaults of its script.
         if size.num_chips is None and size.torus_shape is None:
+            if devices is None and self.command is not None:
+                devices = _devices_of(self.command.num_ranks_by_default, chip.value)
             if devices is None:
                 raise self.errors.missing("cluster.num_chips")
             return form.model_copy(update={"num_chips": devices // chip.value.devices_per_chip})
@@ -72,7 +74,7 @@ class LaunchCluster:
         ):
             self.overruled.append(
                 f"the launch starts {devices} ranks, and the request has {requested_devices}"
-                " devices: the request is taken, as `sbatch -N` goes before #SBATCH"
+                " devices: the request is taken"
             )
         # Settings of the framework, such as its parallel degrees, make another number.
         elif launched_devices not in (None, requested_devices):
@@ -100,13 +102,8 @@ class LaunchCluster:
 
     def _scheduled_devices(self, chip: Chip) -> int | None:
         """Returns the number of devices that the script asks its scheduler for; None where it does
-        not say. Scripts ask for TPUs by chips, which may have several devices, and for GPUs by
-        devices."""
-        # `num_ranks` of a script counts what it asks for: GPUs, or chips of TPUs.
-        requested = None if self.command is None else self.command.num_ranks
-        if requested is None or chip.vendor != "google":
-            return requested
-        return requested * chip.devices_per_chip
+        not say."""
+        return None if self.command is None else _devices_of(self.command.num_ranks, chip)
 
     def _warn_of_other_chip(self, chip: Chip) -> None:
         """Adds to `overruled` that the script asks its scheduler for other GPUs than the request
@@ -198,3 +195,11 @@ class LaunchCluster:
                 f"cluster.usable_memory_gib is {form.usable_memory_gib:g}:"
                 " the part of a chip's memory that the launch may allocate"
             )
+
+
+def _devices_of(num_ranks: int | None, chip: Chip) -> int | None:
+    """Returns the number of devices that a script's number of ranks makes; None where that is not
+    known. Scripts count TPUs by chips, which may have several devices, and GPUs by devices."""
+    if num_ranks is None or chip.vendor != "google":
+        return num_ranks
+    return num_ranks * chip.devices_per_chip

@@ -20,6 +20,7 @@ from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, OwnNa
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.recognition import (
     Recognized,
+    command_fault,
     job_without_training,
     other_format,
     program_without_training,
@@ -223,6 +224,9 @@ def _recognized_format(launch: LaunchForm, field: str) -> Recognized:
         job = job_without_training(launch.text, launch.beside)
         if job is not None:
             raise NotATrainingJob(f"{field}.arguments", *job)
+        fault = command_fault(launch.text, launch.beside)
+        if fault is not None:
+            raise Invalid(f"{field}.arguments", fault.value, fault.rule)
         rule = f"is not told by what the launch starts: give one of {', '.join(READ_NAMES)}"
         raise Invalid(f"{field}.format", None, rule)
     return format_

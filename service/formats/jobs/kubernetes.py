@@ -31,6 +31,8 @@ _REPLICATED = ("template", "spec", "jobTemplate")
 _LISTS = ("replicatedJobs", "tasks", "workerGroupSpecs")
 _MOST_PODS = 64  # of one training: objects have a template for each role, not one for each pod
 _MOST_DEPTH = 24  # twice the depth at which any kind of object has its pods
+_NODES_OF_TORCHRUN = "PET_NNODES"
+"""The variable in which operators of Kubernetes tell torchrun the number of nodes."""
 _VARIABLE = re.compile(r"\$\((\w{1,100})\)", re.ASCII)
 
 
@@ -51,49 +53,57 @@ def is_object(document: Any) -> bool:
 def job_of(documents: Sequence[Mapping[str, Any]]) -> JobText | None:
     """Returns the job among some Kubernetes objects, with the files of their ConfigMaps; None
     where no object starts anything."""
-    files = {
-        str(name): str(text)
+    config_maps = {
+        str(as_mapping(document.get("metadata")).get("name")): {
+            str(name): str(text) for name, text in as_mapping(document.get("data")).items()
+        }
         for document in documents
         if document.get("kind") == "ConfigMap"
-        for name, text in as_mapping(document.get("data")).items()
     }
+    files = {name: text for texts in config_maps.values() for name, text in texts.items()}
     for document in documents:
-        job = _job_of_object(document)
+        job = _job_of_object(document, config_maps)
         if job is not None:
             return replace(job, files=files)
     return None
 
 
-def _job_of_object(document: Mapping[str, Any]) -> JobText | None:
+def _job_of_object(
+    document: Mapping[str, Any], config_maps: Mapping[str, Mapping[str, str]]
+) -> JobText | None:
     """Returns the job that an object starts; None where it starts none. It is the first
-    container with a command, in a pod with accelerators where there are such pods."""
+    container with a command, those with accelerators first. `config_maps` are the texts of the
+    ConfigMaps beside the object, by the name of each."""
     spec = as_mapping(document.get("spec"))
     trainer = as_mapping(spec.get("trainer"))
     if trainer:
-        return _job_of_train_job(trainer)
+        return _job_of_train_job(trainer, config_maps)
     pods = [*_pods_inside(spec, count=1, depth=0)][:_MOST_PODS]
     working = [pod for pod in pods if _gpus_of_pod(pod.spec)] or pods
     entrypoint = spec.get("entrypoint")  # of a RayJob
     # Pods with accelerators come first. Those of an MPIJob may have no command: its launcher, a
     # pod without accelerators, starts mpirun.
+    # A container beside the one that trains, such as a daemon for the network, asks for none.
     for pod in (*working, *pods):
-        for container in as_list(pod.spec.get("containers")):
-            text = str(entrypoint) if entrypoint else _command_line(as_mapping(container))
+        for container in sorted(_containers(pod.spec), key=_has_no_gpus):
+            environment = _environment(container, config_maps)
+            text = str(entrypoint) if entrypoint else _command_line(container, environment)
             if text:
-                return JobText(
-                    text=text,
-                    environment=environment_of(as_mapping(container).get("env")),
-                    header=_header_of_pods(working),
-                )
+                if document.get("kind") == "PyTorchJob":  # whose operator configures torchrun
+                    environment = {_NODES_OF_TORCHRUN: str(_count_of(working)), **environment}
+                return JobText(text=text, environment=environment, header=_header_of_pods(working))
     return None
 
 
-def _job_of_train_job(trainer: Mapping[str, Any]) -> JobText | None:
+def _job_of_train_job(
+    trainer: Mapping[str, Any], config_maps: Mapping[str, Mapping[str, str]]
+) -> JobText | None:
     """Returns the job of a TrainJob, which starts torchrun on each node; None without a command."""
     gpus = _gpus_of_resources(as_mapping(trainer.get("resourcesPerNode")))
     nodes = positive_integer(trainer.get("numNodes")) or 1
     per_node = positive_integer(trainer.get("numProcPerNode"))
-    text = _command_line(trainer)
+    environment = _environment(trainer, config_maps)
+    text = _command_line(trainer, environment)
     if not text:
         return None
     as_written = {"nodes": f"numNodes: {nodes}", "gpus-per-node": f"resourcesPerNode: {gpus}"}
@@ -101,7 +111,8 @@ def _job_of_train_job(trainer: Mapping[str, Any]) -> JobText | None:
     trainer_header = slurm_header(
         "TrainJob", nodes=nodes, gpus=gpus or per_node, chip=None, as_written=as_written
     )
-    return JobText(text=text, environment=environment_of(trainer.get("env")), header=trainer_header)
+    environment = {_NODES_OF_TORCHRUN: str(nodes), **environment}
+    return JobText(text=text, environment=environment, header=trainer_header)
 
 
 def _pods_inside(node: Mapping[str, Any], count: int, depth: int) -> Iterator[_Pod]:
@@ -110,8 +121,12 @@ def _pods_inside(node: Mapping[str, Any], count: int, depth: int) -> Iterator[_P
     the pods inside. Fields at a depth that no kind of object has are not read."""
     if depth > _MOST_DEPTH:
         return
-    if as_list(node.get("containers")):
+    if _containers(node):
         yield _Pod(node, count)
+        return
+    group = as_mapping(node.get("leaderWorkerTemplate"))
+    if group:
+        yield from _pods_of_group(group, depth + 1)
         return
     # An object says its count in one field, under the name that its kind has for it.
     counts = filter(None, (positive_integer(node.get(name)) for name in _COUNTS))
@@ -120,6 +135,19 @@ def _pods_inside(node: Mapping[str, Any], count: int, depth: int) -> Iterator[_P
         times = replicas if name in _REPLICATED else 1
         for child in _objects_with_pods(name, value):
             yield from _pods_inside(as_mapping(child), count=count * times, depth=depth + 1)
+
+
+def _pods_of_group(group: Mapping[str, Any], depth: int) -> Iterator[_Pod]:
+    """Yields each kind of pod in one group of a LeaderWorkerSet: `size` pods, of which the leader
+    may have a template of its own. Further groups are replicas of the job."""
+    size = positive_integer(group.get("size")) or 1
+    leader = as_mapping(group.get("leaderTemplate"))
+    if leader:
+        yield from _pods_inside(leader, count=1, depth=depth)
+        size -= 1
+    if size:
+        worker = as_mapping(group.get("workerTemplate"))
+        yield from (replace(pod, count=size) for pod in _pods_inside(worker, 1, depth))
 
 
 def _objects_with_pods(name: str, value: Any) -> Iterable[Any]:
@@ -131,13 +159,22 @@ def _objects_with_pods(name: str, value: Any) -> Iterable[Any]:
     return as_list(value) if name in _LISTS else []
 
 
+def _containers(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [as_mapping(container) for container in as_list(spec.get("containers"))]
+
+
+def _gpus_of_container(container: Mapping[str, Any]) -> int | None:
+    """Returns the accelerators that a container asks for; None where it asks for none."""
+    return _gpus_of_resources(as_mapping(container.get("resources")))
+
+
+def _has_no_gpus(container: Mapping[str, Any]) -> bool:
+    return _gpus_of_container(container) is None
+
+
 def _gpus_of_pod(spec: Mapping[str, Any]) -> int | None:
     """Returns the accelerators of all containers of a pod; None where they ask for none."""
-    counts = [
-        _gpus_of_resources(as_mapping(as_mapping(container).get("resources")))
-        for container in as_list(spec.get("containers"))
-    ]
-    return sum(filter(None, counts)) or None
+    return sum(filter(None, map(_gpus_of_container, _containers(spec)))) or None
 
 
 def _gpus_of_resources(resources: Mapping[str, Any]) -> int | None:
@@ -151,6 +188,10 @@ def _gpus_of_resources(resources: Mapping[str, Any]) -> int | None:
     return None
 
 
+def _count_of(pods: Sequence[_Pod]) -> int:
+    return sum(pod.count for pod in pods)
+
+
 def _header_of_pods(pods: Sequence[_Pod]) -> Header | None:
     """Returns the machines of a job, whose pods are a node each. None where the pods have unequal
     numbers of accelerators, or none."""
@@ -158,7 +199,7 @@ def _header_of_pods(pods: Sequence[_Pod]) -> Header | None:
     if len(per_node) != 1 or None in per_node:
         return None
     gpus = per_node.pop()
-    nodes = sum(pod.count for pod in pods)
+    nodes = _count_of(pods)
     labels = [as_mapping(pod.spec.get("nodeSelector")) for pod in pods]
     chips = [str(label[name]) for label in labels for name in _CHIP_LABELS if name in label]
     # The first label stands for all. "NVIDIA-H100-80GB-HBM3" -> "H100-80GB-HBM3"
@@ -170,10 +211,22 @@ def _header_of_pods(pods: Sequence[_Pod]) -> Header | None:
     return slurm_header("Kubernetes", nodes=nodes, gpus=gpus, chip=chip, as_written=as_written)
 
 
-def _command_line(container: Mapping[str, Any]) -> str:
+def _environment(
+    container: Mapping[str, Any], config_maps: Mapping[str, Mapping[str, str]]
+) -> dict[str, str]:
+    """Returns the variables of a container: those of the ConfigMaps that it names, and its own,
+    which override them."""
+    variables: dict[str, str] = {}
+    for source in map(as_mapping, as_list(container.get("envFrom"))):
+        name = str(as_mapping(source.get("configMapRef")).get("name"))
+        prefix = str(source.get("prefix") or "")
+        variables |= {prefix + key: value for key, value in config_maps.get(name, {}).items()}
+    return variables | environment_of(container.get("env"))
+
+
+def _command_line(container: Mapping[str, Any], environment: Mapping[str, str]) -> str:
     """Returns the command of a container as a shell line, with references $(NAME) replaced by
     its variables, as Kubernetes does. A reference to no variable stays as it is."""
-    environment = environment_of(container.get("env"))
     words = [*_words(container.get("command")), *_words(container.get("args"))]
     words = [
         _VARIABLE.sub(lambda match: environment.get(match[1], match[0]), word) for word in words

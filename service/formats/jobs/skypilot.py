@@ -15,6 +15,7 @@ from service.formats.jobs.job_text import (
     positive_integer,
     slurm_header,
 )
+from service.formats.shell.tpu_slices import slices_of
 
 _ACCELERATORS = re.compile(r"([A-Za-z][\w.-]{0,60}?)(?::(\d{1,4}))?", re.ASCII)
 
@@ -86,8 +87,9 @@ def _job_of_dstack_task(document: Mapping[str, Any]) -> JobText:
 
 
 def _chip_and_count(value: Any) -> tuple[str | None, int | None]:
-    """Returns the chip and the number of chips on a node: ("H100", 8) for H100:8 or {H100: 8}. A
-    list of alternatives counts as its first. Returns (None, None) for anything else."""
+    """Returns the chip and the number of chips on a node: ("H100", 8) for H100:8 or {H100: 8}, and
+    ("v6e", 8) for tpu-v6e-8, a slice. A list of alternatives counts as its first. Returns (None,
+    None) for anything else."""
     if isinstance(value, Mapping) and "name" in value:  # of dstack
         return _chip_and_count(f"{value['name']}:{value.get('count', 1)}")
     if isinstance(value, Mapping):
@@ -96,4 +98,8 @@ def _chip_and_count(value: Any) -> tuple[str | None, int | None]:
     if as_list(value):
         return _chip_and_count(value[0])
     match = _ACCELERATORS.fullmatch(str(value or ""))
-    return (match[1], int(match[2] or 1)) if match else (None, None)
+    if match is None:
+        return None, None
+    count = int(match[2] or 1)
+    slices = slices_of({"tpu_type": match[1].removeprefix("tpu-")})
+    return (match[1], count) if slices is None else (slices.chip, slices.num_chips * count)

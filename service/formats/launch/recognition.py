@@ -24,7 +24,15 @@ from service.formats.settings.field_table import field_table
 from service.formats.shell.command import Command, split_command
 from service.formats.shell.faults import shortened
 from service.formats.shell.files import LaunchFiles
-from service.formats.shell.programs import launchers, likelihood, program_at, shell_file_at
+from service.formats.shell.programs import (
+    LAUNCHERS,
+    base_name,
+    is_python,
+    launchers,
+    likelihood,
+    program_at,
+    shell_file_at,
+)
 
 _FLAG = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]{0,99})", re.ASCII)
 _PAIR = re.compile(r"(?<![\w.-])([A-Za-z_][\w.]{0,99})=(?!=)", re.ASCII)
@@ -90,6 +98,7 @@ _TRAINS_NOTHING = (
     " starts it in launch.files"
 )
 _STARTS_NOTHING = "starts no program: send the command that trains"
+_SHELL_FILES = (".sh", ".slurm", ".sbatch", ".pbs")
 _FEWEST_NAMES = 2
 """A format is recognised by at least so many names of its settings; one may be a coincidence."""
 
@@ -133,10 +142,12 @@ def recognized(text: str, files: LaunchFiles) -> Recognized | None:
     command = _command_in(text, files)
     if command is not None:
         program = command.program or ""
+        # The folder of a shell script says nothing of what the script starts.
+        name = base_name(program) if program.endswith(_SHELL_FILES) else program
         for pattern, format_ in _PROGRAMS:
-            if pattern.search(program):
+            if pattern.search(name):
                 return Recognized(format_, f"the program {program}")
-        named = [word.rpartition("/")[2] for word in command.before]
+        named = [*map(base_name, command.before)]
         for launcher in ("accelerate", "deepspeed"):  # each has the name of its format
             if launcher in named:
                 return Recognized(launcher, f"the launcher {launcher}")
@@ -162,8 +173,7 @@ def program_without_training(text: str, files: LaunchFiles) -> tuple[str, str] |
     if len(_setting_names_in(text) & known_settings()) >= _FEWEST_NAMES:
         return None
     words = (*command.before, program)
-    base = program.rpartition("/")[2]
-    if base.endswith((".sh", ".slurm", ".sbatch", ".pbs")):
+    if program.endswith(_SHELL_FILES):
         says_nothing = not command.words and not command.environment
         is_known = recognized(text, files) is not None
         return (program, _NOT_SENT) if says_nothing or not is_known else None
@@ -191,7 +201,7 @@ def job_without_training(text: str, files: LaunchFiles) -> tuple[str | None, str
         return None, _STARTS_NOTHING
     words = (*command.before, command.program or "", *command.words)
     is_job = text.startswith("#!") or _ASKS_SCHEDULER.search(text) is not None
-    is_started = words[0].rpartition("/")[2] in ("srun", "mpirun", "mpiexec")
+    is_started = base_name(words[0]) in ("srun", "mpirun", "mpiexec")
     if shell_file_at(words) is not None:
         return command.program or shortened(" ".join(words)), _NOT_SENT
     is_bare_arguments = command.program is None or not (is_job or is_started)
@@ -200,6 +210,19 @@ def job_without_training(text: str, files: LaunchFiles) -> tuple[str | None, str
     if len(_setting_names_in(text) & known_settings()) >= _FEWEST_NAMES:
         return None
     return shortened(" ".join(words)), _TRAINS_NOTHING
+
+
+def command_fault(text: str, files: LaunchFiles) -> Invalid | None:
+    """Returns why the command of a text cannot be read. None where it can be, and for a text that
+    names neither Python nor a launcher, and may be no command. This is asked where no format was
+    recognised."""
+    if not any(is_python(word) or base_name(word) in LAUNCHERS for word in text.split()):
+        return None
+    try:
+        split_command(text, files)
+    except Invalid as fault:
+        return fault
+    return None
 
 
 def unread_framework(text: str, files: LaunchFiles) -> tuple[str, str] | None:

@@ -12,16 +12,25 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from models.errors import Invalid
 from models.spec.identity import cached_by_identity
-from service.formats.shell.faults import Undefined, invalid_launch
+from service.formats.shell.faults import Undefined, invalid_launch, shortened
 from service.formats.shell.files import NO_FILES, LaunchFiles
-from service.formats.shell.headers import Header, header_of
+from service.formats.shell.headers import PBS, SBATCH, Header, header_of
 from service.formats.shell.hostfile import hosts_of
-from service.formats.shell.programs import base_name, likelihood, program_at, without_node_words
-from service.formats.shell.ranks import ranks_of, scheduler_variables
+from service.formats.shell.programs import (
+    LAUNCHERS,
+    assigned_variables,
+    base_name,
+    is_python,
+    likelihood,
+    program_at,
+    without_node_words,
+)
+from service.formats.shell.ranks import Ranks, ranks_of, scheduler_variables
 from service.formats.shell.reading import ARGUMENTS, read_script
 from service.formats.shell.script import Script, Statement
 from service.formats.shell.tpu_slices import Slices
@@ -31,6 +40,7 @@ _OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w.]*=.*", re.ASCII | re.DOTALL)
 _BEGINS_OVERRIDES = re.compile(
     r"(?:\s|#[^\n]*\n)*+(?:['\"]?[+~]{0,2}[A-Za-z_][\w.]*['\"]?=|\Z)", re.ASCII
 )
+_STARTS_ON_NODES = {*LAUNCHERS, "ray", "ssh", "pdsh", "clush"}
 _MOST_NAMED = 5
 """Programs that an error names."""
 _KEPT = 4
@@ -55,6 +65,8 @@ class Command:
     """Ranks on a node."""
     num_ranks: int | None = None
     """All ranks, where their number is said or follows."""
+    num_ranks_by_default: int | None = None
+    """All ranks where nothing sets the variables in their number, and it is not said otherwise."""
     chip: str | None = None
     """The scheduler's name for the GPUs that are asked for, such as h100."""
     features: tuple[str, ...] = ()
@@ -89,9 +101,15 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
     script, header = _script_and_header(text, files)
     training = _training_statement(script)
     before = training.words[: program_at(training.words) or 0]  # launchers and their options
-    environment = {**training.environment, **_assignments(before)}
+    environment = {**training.environment, **assigned_variables(before)}
     sent = files.with_written(script.written)
-    ranks = ranks_of(header, _without_defaults(text, files, header, before), environment)
+    stated = _without_defaults(text, files, header, before)
+    ranks = ranks_of(header, stated, environment)
+    by_default: int | None = None
+    if ranks.total is None and stated != before:
+        with suppress(Invalid):  # defaults that contradict each other say nothing
+            by_default = ranks_of(header, before, environment).total
+    _require_all_nodes(script, header, training, ranks)
     hosts = hosts_of(before, sent)
     if hosts is not None:  # a hostfile of DeepSpeed, which overrides the scheduler's options
         ranks = replace(ranks, nnodes=hosts.count, per_node=None, total=hosts.num_ranks)
@@ -110,6 +128,7 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
         nnodes=ranks.nnodes,
         nproc_per_node=ranks.per_node,
         num_ranks=ranks.total,
+        num_ranks_by_default=by_default,
         chip=ranks.chip,
         features=ranks.features,
         slices=ranks.slices,
@@ -180,6 +199,22 @@ def _without_defaults(
     except Invalid:  # a default decides which program is started
         return before
     return words[: program_at(words) or 0]
+
+
+def _require_all_nodes(script: Script, header: Header, training: Statement, ranks: Ranks) -> None:
+    """Raises Invalid where a batch script itself starts the training, which then runs on the first
+    node of several. Programs such as ray may have started something on the others."""
+    program = program_at(training.words) or 0
+    python, *options = training.words[:program] or ("",)
+    is_bare = is_python(python) and all(word.startswith("-") for word in options)
+    is_batch = header.name in (SBATCH, PBS) and "WORLD_SIZE" not in training.environment
+    started = {base_name(statement.words[0]) for statement in script.statements}
+    if is_bare and is_batch and (ranks.nnodes or 1) > 1 and not started & _STARTS_ON_NODES:
+        rule = (
+            f"starts on the first of the {ranks.nnodes} nodes that {header.name} asks for: write"
+            " srun or mpirun in front of it"
+        )
+        raise invalid_launch(shortened(" ".join(training.words[: program + 1])), rule)
 
 
 def _program_name(words: Sequence[str], index: int) -> str:
@@ -267,9 +302,3 @@ def _with_kubernetes_variables(word: str, environment: Mapping[str, str]) -> str
 def _assignments_in(doubts: Iterable[Doubt]) -> tuple[str, ...]:
     """Returns the assignments of these doubts as they are written, each once."""
     return tuple(dict.fromkeys(doubt.written for doubt in doubts))
-
-
-def _assignments(words: Sequence[str]) -> dict[str, str]:
-    """Returns the variables that some words set, as `env NAME=value` does."""
-    pairs = (word.partition("=") for word in words if re.match(r"[A-Za-z_]\w*=", word, re.ASCII))
-    return {name: value for name, _, value in pairs}

@@ -18,9 +18,11 @@ from tree_sitter import Node
 from models.errors import Invalid
 from service.formats.shell.conditions import Truth, condition_of_words
 from service.formats.shell.edits import edited_words
+from service.formats.shell.headers import as_batch_text
 from service.formats.shell.programs import (
     SHELLS,
     Wrapped,
+    assigned_variables,
     base_name,
     program_at,
     shell_file_at,
@@ -266,12 +268,14 @@ class Commands:
             if inner is None:
                 return False
             if any(base_name(word) in _SUBMITS for word in inner.before):
-                self.reader.script.batch_texts.append(inner.text)  # its #SBATCH lines count
+                # Its #SBATCH lines count, and the options of sbatch go before them.
+                given = map(as_batch_text, _options_of_sbatch(inner.before))
+                self.reader.script.batch_texts += [inner.text, *given]
         self.reader.run_text(
             inner.text,
             before=inner.before,
             arguments=inner.arguments,
-            environment=environment,
+            environment={**environment, **assigned_variables(inner.before)},
             is_own_shell=True,  # another process, whose variables end with it
         )
         return True
@@ -422,6 +426,13 @@ class Commands:
             names = [(word, appends) for word in words[1:] if not word.startswith("-")]
             self._write(streams.input, _Streams(outputs=(*names, *streams.outputs)))
         return True
+
+
+def _options_of_sbatch(words: Sequence[str]) -> list[Sequence[str]]:
+    """Returns the options of sbatch, where these words have some: [["-N", "2"]]."""
+    names = [*map(base_name, words)]
+    behind = words[names.index("sbatch") + 1 :] if "sbatch" in names else ()
+    return [behind] if behind else []
 
 
 def _without_shell(words: Sequence[str]) -> tuple[str, ...]:

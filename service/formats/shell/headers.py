@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from service.formats.shell.faults import invalid_launch, shortened
 
 SBATCH = "#SBATCH"
-_PBS = "#PBS"
+PBS = "#PBS"
 _HETEROGENEOUS = "hetjob"
 _SELECTED = re.compile(r"(?:select|nodes)=(\S{1,400})", re.ASCII)
 _OF_CHUNK = {"ngpus": "gpus-per-node", "gpus": "gpus-per-node", "mpiprocs": "ntasks-per-node"}
@@ -27,7 +27,9 @@ _GRANT_VARIABLES = {
     "gpus-per-node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
 }
 """The variables in which Slurm says what it gave a job, by option."""
-_OTHER_NAMES = {"nodes": ("N",), "gpus-per-node": ("gres",)}
+_MOST_NOTED = 3
+"""Lines that answers repeat."""
+_OTHER_NAMES = {"nodes": ("N",), "gpus-per-node": ("gres",), "ntasks": ("n",), "gpus": ("G",)}
 """Options that ask for the same."""
 
 
@@ -66,6 +68,11 @@ def header_of(texts: Iterable[str], environment: Mapping[str, str]) -> Header:
     return _with_grants(header, environment)
 
 
+def as_batch_text(words: Iterable[str]) -> str:
+    """Returns the words behind sbatch in front of its script, as a line of that script."""
+    return f"{SBATCH} {shlex.join(words)}"
+
+
 def options(words: Iterable[str]) -> dict[str, str]:
     """Returns options with their values, without dashes: {"nodes": "4", "N": "8"} for --nodes 4
     -N8. An option without a value has ""."""
@@ -91,36 +98,51 @@ def _with_overrides(first: Header, second: Header) -> Header:
     submits, override those of the first."""
     if not second.options and not second.others:  # the second text has no lines for a scheduler
         return first
+    left = dict(first.options)
+    for option, others in _OTHER_NAMES.items():
+        if second.options.keys() & {option, *others}:
+            for name in (option, *others):
+                left.pop(name, None)
     return Header(
         name=second.name,
-        options={**first.options, **second.options},
+        options={**left, **second.options},
         as_written={**first.as_written, **second.as_written},
         others=(*first.others, *second.others),
+        notes=(*first.notes, *second.notes),
     )
 
 
 def _header_of_text(text: str) -> Header:
     """Returns the options of the #SBATCH lines of a text, or else of its first #PBS line that
     asks for nodes."""
-    components = [options(words) for words in _words_of_components(text)]
+    lines = [line.lstrip() for line in text.splitlines()]
+    # sbatch and qsub read a script up to its first command.
+    is_command = (number for number, line in enumerate(lines) if line and line[0] != "#")
+    end = next(is_command, len(lines))
+    components = [options(words) for words in _words_of_components(lines[:end])]
     if any(components):
-        return Header(options=components[0], others=tuple(components[1:]))
-    for line in text.splitlines():
-        pbs = _header_of_pbs_line(line) if line.lstrip().startswith(_PBS) else None
+        ignored = [line for line in lines[end:] if line.startswith(SBATCH)]
+        notes = [
+            f"{shortened(line)} stands behind the first command of the script: sbatch ignores it"
+            for line in ignored[:_MOST_NOTED]
+        ]
+        return Header(options=components[0], others=tuple(components[1:]), notes=tuple(notes))
+    for line in lines[:end]:
+        pbs = _header_of_pbs_line(line) if line.startswith(PBS) else None
         if pbs is not None:
             return pbs
     return Header()
 
 
-def _words_of_components(text: str) -> Iterator[list[str]]:
+def _words_of_components(lines: Iterable[str]) -> Iterator[list[str]]:
     """Yields the words of the #SBATCH lines of each component of a job; a line `hetjob` begins
     the next one."""
     words: list[str] = []
-    for line in text.splitlines():
-        if not line.lstrip().startswith(SBATCH):
+    for line in lines:
+        if not line.startswith(SBATCH):
             continue
         try:
-            on_line = shlex.split(line.lstrip()[len(SBATCH) :], comments=True)
+            on_line = shlex.split(line[len(SBATCH) :], comments=True)
         except ValueError:
             rule = "has a quote that is not closed: quote it, or close it"
             raise invalid_launch(shortened(line), rule) from None
@@ -140,9 +162,9 @@ def _header_of_pbs_line(line: str) -> Header | None:
         return None
     # select=4:ngpus=8+2:ngpus=4,walltime=1:00:00 has two chunks, in front of the comma.
     chunks = [_chunk_options(chunk) for chunk in selected[1].partition(",")[0].split("+")]
-    written = f"{_PBS} -l {selected[0]}"
+    written = f"{PBS} -l {selected[0]}"
     return Header(
-        name=_PBS,
+        name=PBS,
         options=chunks[0],
         as_written=dict.fromkeys(chunks[0], written),
         others=tuple(chunks[1:]),
@@ -171,7 +193,7 @@ def _with_grants(header: Header, environment: Mapping[str, str]) -> Header:
     for: `sbatch -N 8 job.sh` overrides #SBATCH -N 16. Notes each difference."""
     options = dict(header.options)
     as_written = dict(header.as_written)
-    notes = []
+    notes = [*header.notes]
     for option, variables in _GRANT_VARIABLES.items():
         variable = next((name for name in variables if environment.get(name, "").isdecimal()), None)
         if variable is None:

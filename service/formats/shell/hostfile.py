@@ -26,8 +26,8 @@ class Hosts:
 
 def hosts_of(before: Sequence[str], files: LaunchFiles) -> Hosts | None:
     """Returns the hosts that DeepSpeed's launcher uses, whatever the scheduler was asked for.
-    `before` are the words in front of the program. None where another launcher starts it, or its
-    hostfile was not sent or cannot be read."""
+    `before` are the words in front of the program. None where another launcher starts it, or where
+    neither its hostfile nor --include lists the devices."""
     names = [base_name(word) for word in before]
     if "deepspeed" not in names:
         return None
@@ -36,8 +36,10 @@ def hosts_of(before: Sequence[str], files: LaunchFiles) -> Hosts | None:
     text = None if file is None else files.find(file)
     slots = None if text is None else _slots(text)
     if slots is None:
-        return None
+        slots = {host: 0 for host, _ in _hosts_and_devices(flags.get("include", ""))}
     ranks = _ranks_by_host(slots, flags)
+    if not all(ranks.values()):  # a host with all of its devices, however many
+        return None
     return Hosts(count=len(ranks), num_ranks=sum(ranks.values())) if ranks else None
 
 

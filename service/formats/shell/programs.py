@@ -21,6 +21,8 @@ _STARTS_ANYTHING = {
 }  # fmt: skip
 """Launchers that start any program; the others start Python."""
 _NODE_RANKS = ("node_rank", "machine_rank")
+NODE_OPTIONS = (*_NODE_RANKS, "relative", "r", "nodelist", "w")
+"""Options of launchers that say which node of a job a command is started on."""
 _LAUNCHER_MODULES = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
 SHELLS = {"sh", "bash", "zsh", "dash", "ksh"}
 _TRAINERS = {
@@ -37,15 +39,19 @@ _TRAINERS = {
 """Programs with commands of their own, and those of them that train."""
 _REMOTE = {"ssh", "pdsh", "clush", "dsh"}
 """Programs whose last word is a command of a shell elsewhere."""
-_TEXT_OPTIONS = ("--command", "--wrap")
-"""Options of xpk, gcloud and sbatch whose value is a command of a shell."""
-_STARTS_TEXTS = {"xpk.py"}
+_TEXT_OPTIONS = ("--command", "--wrap", "--COMMAND")
+"""Options of xpk, gcloud, sbatch and MaxText's runners whose value is a command of a shell."""
+_STARTS_TEXTS = {"xpk.py", "multihost_runner.py", "multihost_job.py"}
 """Programs in Python with such an option."""
 _FILE_TOOLS = {
     "cat", "chmod", "chown", "cp", "dirname", "du", "file", "grep", "head", "install", "ls", "ln",
     "md5sum", "mv", "realpath", "rm", "rsync", "scp", "sed", "tail", "touch", "wc",
 }  # fmt: skip
 """Programs that take the names of scripts and start none."""
+_SETTERS = ("--env", "-e", "--export", "-x", "-v")
+"""Options of containers, srun, sbatch, mpirun and qsub whose value sets variables."""
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
+_BETWEEN_VARIABLES = re.compile(rf",(?={_ASSIGNMENT.pattern})", re.ASCII)
 _PYTHON = re.compile(r"python[\d.]*", re.ASCII)
 _PROGRAM = re.compile(r"[^-\s]\S*\.(?:py|pyc|sh|slurm|sbatch|pbs)|[^-\s]\.(?:py|sh)")
 _NAMED_PROGRAM = re.compile(r"\$\w*(?:SCRIPT|PROGRAM)\w*", re.ASCII | re.IGNORECASE)
@@ -89,6 +95,10 @@ def base_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
+def is_python(word: str) -> bool:
+    return _PYTHON.fullmatch(base_name(word)) is not None
+
+
 def program_at(words: Sequence[str]) -> int | None:
     """Returns the index of the program among the words of a command: 4 for `torchrun
     --nproc_per_node 8 -m train`. It is a Python file, the module behind `-m`, a shell script, a
@@ -101,14 +111,14 @@ def program_at(words: Sequence[str]) -> int | None:
     for index, word in enumerate(words):
         name = base_name(word)
         following = words[index + 1] if index + 1 < len(words) else ""
-        if _PYTHON.fullmatch(name) or name in LAUNCHERS:
+        if is_python(word) or name in LAUNCHERS:
             starts_python = name not in _STARTS_ANYTHING  # srun and mpirun start anything
             starts_program = True
         elif word in ("-m", "--module") and starts_python and following:
             # Behind `-m torch.distributed.run` the program comes later.
             if not following.startswith((*_LAUNCHER_MODULES, "-")):
                 return index + 1
-        elif word == "-c" and starts_python and _PYTHON.fullmatch(base_name(words[index - 1])):
+        elif word == "-c" and starts_python and is_python(words[index - 1]):
             return None
         elif following in _TRAINERS.get(name, ()):  # `axolotl train`
             return index + 1
@@ -126,7 +136,7 @@ def _is_wrapper_script(words: Sequence[str], index: int) -> bool:
     if not words[index].endswith(".sh") or index + 1 == len(words):
         return False
     name = base_name(words[index + 1])
-    return _PYTHON.fullmatch(name) is not None or name in LAUNCHERS or name.endswith(".py")
+    return is_python(name) or name in LAUNCHERS or name.endswith(".py")
 
 
 def wrapped_shell_text(words: Sequence[str]) -> Wrapped | None:
@@ -150,15 +160,20 @@ def wrapped_shell_text(words: Sequence[str]) -> Wrapped | None:
 
 
 def _text_behind_shell(words: Sequence[str], index: int) -> Wrapped | None:
-    """Returns the text behind `-c` of the shell at `index`, with its arguments; None where
-    that shell runs a file."""
-    for place in range(index + 1, len(words) - 1):
+    """Returns the text that the shell at `index` runs by its option `-c`, with its arguments;
+    None where that shell runs a file."""
+    takes_text = False
+    is_value = False
+    for place in range(index + 1, len(words)):
         word = words[place]
-        if not word.startswith(("-", "+")):
-            return None
-        if re.fullmatch(r"-[a-z]*c", word):
+        is_option = word.startswith(("-", "+"))
+        if not is_option and not is_value:
             # The word behind the text is its $0, and no argument.
-            return Wrapped(tuple(words[:index]), words[place + 1], tuple(words[place + 3 :]))
+            behind = tuple(words[place + 2 :])
+            return Wrapped(tuple(words[:index]), word, behind) if takes_text else None
+        takes_text |= re.fullmatch(r"-[a-z]*c[a-z]*", word) is not None
+        # `-o pipefail` has its value in the next word.
+        is_value = is_option and re.fullmatch(r"[-+][a-z]*[oO]", word) is not None
     return None
 
 
@@ -188,14 +203,35 @@ def without_node_words(words: Sequence[str]) -> tuple[str, ...]:
     starts node by node."""
     launcher_places = (index for index, word in enumerate(words) if base_name(word) in LAUNCHERS)
     words = words[next(launcher_places, 0) :]  # without `ssh HOST` in front of the launcher
+    program = program_at(words) or 0
     common: list[str] = []
-    for before, word in zip(["", *words], words, strict=False):
-        is_rank = _option_name(word) in _NODE_RANKS
+    for place, (before, word) in enumerate(zip(["", *words], words, strict=False)):
+        # Behind the program the short names may be options of its own.
+        names = NODE_OPTIONS if place < program else _NODE_RANKS
+        is_rank = word.startswith("-") and _option_name(word) in names
         # In `--node_rank 1` the rank is the next word.
-        is_value_of_rank = "=" not in before and _option_name(before) in _NODE_RANKS
+        is_flag = before.startswith("-") and "=" not in before
+        is_value_of_rank = is_flag and _option_name(before) in names
         if not is_rank and not is_value_of_rank:
             common.append(word)
     return tuple(common)
+
+
+def assigned_variables(words: Sequence[str]) -> dict[str, str]:
+    """Returns the variables that words in front of a program set for it: those of `env TP=4`, of
+    `docker run -e TP=4`, and of `srun --export=ALL,TP=4`, in which commas divide them."""
+    assigned: dict[str, str] = {}
+    for before, word in zip(["", *words], words, strict=False):
+        name, has_value, value = word.partition("=")
+        if name in _SETTERS and has_value:
+            texts = _BETWEEN_VARIABLES.split(value)
+        else:
+            texts = _BETWEEN_VARIABLES.split(word) if before in _SETTERS else [word]
+        for text in texts:
+            if _ASSIGNMENT.match(text):
+                variable, _, content = text.partition("=")
+                assigned[variable] = content
+    return assigned
 
 
 def _option_name(word: str) -> str:

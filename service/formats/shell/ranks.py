@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from models.errors import Invalid
-from service.formats.shell.faults import invalid_launch
+from service.formats.shell.faults import invalid_launch, undefined_variables
 from service.formats.shell.features import required_features
 from service.formats.shell.headers import Header, options, used_components
-from service.formats.shell.programs import AGENTS, LAUNCHERS
-from service.formats.shell.tpu_slices import Slices, slices_of
+from service.formats.shell.programs import AGENTS, LAUNCHERS, NODE_OPTIONS
+from service.formats.shell.tpu_slices import Slices, gpu_machines_of, slices_of
 
 _MPI = {"mpirun", "mpiexec"}
 _SLURM = {"srun", "sbatch", "salloc"}
+_ALLOCATES = {"sbatch", "salloc"}
+_TORCHRUN = {"torchrun", "torch.distributed.run", "torch.distributed.launch"}
 _NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
 _RANKS = ("num_processes", "ntasks", "np", "n")
 _OF_AGENT = ("nproc_per_node", "num_gpus")
@@ -66,6 +68,8 @@ class _Launcher:
     """By name with underscores, without dashes in front."""
     is_header: bool = False
     """It is what the job asks its scheduler for."""
+    has_unknown_words: bool = False
+    """A variable that may hold any options stands among its own."""
     as_written: Mapping[str, str] = field(default_factory=dict)
     """Options as the text writes them, where another scheduler than Slurm has other names."""
 
@@ -103,21 +107,48 @@ def ranks_of(header: Header, before: Sequence[str], environment: Mapping[str, st
     ranks_of_sets = _ranks_of_sets(before)
     if ranks_of_sets is not None:
         return ranks_of_sets
-    slices = slices_of(_with_underscores(options(before)))
+    asked = {name.lower(): value for name, value in _with_underscores(options(before)).items()}
+    slices = slices_of(asked)
     if slices is not None:
         return Ranks(total=slices.num_chips, chip=slices.chip, slices=slices)
+    machines = gpu_machines_of(asked)
+    if machines is not None:
+        nodes, gpus = machines.nodes, machines.gpus_per_node
+        return Ranks(nnodes=nodes, per_node=gpus, total=nodes * gpus, chip=machines.chip)
+    indices = used_components(header, before)
+    if len(indices) == 1:
+        return _ranks_of_component(header.component(indices[0]), before, environment)
+    return _ranks_of_components(header, indices, before, environment)
+
+
+def _ranks_of_components(
+    header: Header, indices: Sequence[int], before: Sequence[str], environment: Mapping[str, str]
+) -> Ranks:
+    """Returns the ranks of a command that runs on several components of a heterogeneous job."""
     components = [
-        _ranks_of_component(header.component(index), before, environment)
-        for index in used_components(header, before)
+        _ranks_of_component(header.component(index), before, environment, is_part=True)
+        for index in indices
     ]
-    if len(components) == 1:
-        return components[0]
+    nodes = _sum_if_known([ranks.nnodes for ranks in components])
+    total = _sum_if_known([ranks.total for ranks in components])
+    launchers = [*_launchers(before)]
+    if nodes is not None:
+        asked = _Figure(nodes, f"{header.name} of {len(components)} components")
+        agents = [launcher for launcher in launchers if launcher.name in AGENTS]
+        in_agents = [*filter(None, (next(agent.figures(_NODES), None) for agent in agents))]
+        default = _nodes_by_default(launchers, environment)
+        _agreed_count([asked, *in_agents, *([default] if default else [])], "nodes")
+    ranks = _innermost([launcher for launcher in launchers if launcher.name in _MPI], _RANKS)
+    if ranks is not None and not any(launcher.name in AGENTS for launcher in launchers):
+        if total is not None and ranks.count > total:
+            raise _more_ranks_error(ranks, "all nodes", total, header.name)
+        total = ranks.count
     # Where components differ in their ranks on a node, no number holds for the job.
     per_node = {ranks.per_node for ranks in components}
     return Ranks(
-        nnodes=_sum_if_known([ranks.nnodes for ranks in components]),
+        nnodes=nodes,
         per_node=per_node.pop() if len(per_node) == 1 else None,
-        total=_sum_if_known([ranks.total for ranks in components]),
+        total=total,
         chip=next((ranks.chip for ranks in components if ranks.chip), None),
         features=tuple(feature for ranks in components for feature in ranks.features),
     )
@@ -131,9 +162,12 @@ def _sum_if_known(counts: Sequence[int | None]) -> int | None:
 
 def _ranks_of_sets(before: Sequence[str]) -> Ranks | None:
     """Returns the ranks of a launcher that counts equal sets: resource sets of jsrun, or nodes
-    of torchx as in -j 4x8. None for any other launcher."""
-    for launcher in _launchers(before):
-        if launcher.name == "jsrun":
+    of torchx as in -j 4x8. None for any other launcher, and where an agent inside of it counts the
+    ranks."""
+    launchers = [*_launchers(before)]
+    has_agent = any(launcher.name in AGENTS for launcher in launchers)
+    for launcher in launchers:
+        if launcher.name == "jsrun" and not has_agent:
             sets = next(launcher.figures(("nrs", "n")), None)
             tasks = next(launcher.figures(("tasks_per_rs", "a")), None)
             if sets and tasks:
@@ -147,19 +181,29 @@ def _ranks_of_sets(before: Sequence[str]) -> Ranks | None:
 
 
 def _ranks_of_component(
-    header: Header, before: Sequence[str], environment: Mapping[str, str]
+    header: Header,
+    before: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    is_part: bool = False,
 ) -> Ranks:
-    """Returns the ranks of a job, or of one component of a heterogeneous job, as far as its
-    options tell."""
-    launchers = [_header_as_launcher(header), *_launchers(before)]
+    """Returns the ranks of a job, or with `is_part` of one component of a heterogeneous job, as far
+    as its options tell."""
+    started = [*_launchers(before)]
+    by_default = _nodes_by_default(started, environment)
+    if is_part:  # agents and MPI launchers count nodes and ranks over all components
+        started = [*map(_without_totals, started)]
+        by_default = None
+    launchers = [_header_as_launcher(header), *started]
     has_agent = any(launcher.name in AGENTS for launcher in launchers)
-    nodes = _number_of_nodes(launchers, has_agent=has_agent)
+    nodes = _number_of_nodes(launchers, by_default, has_agent=has_agent)
     tasks = _innermost(launchers, ("ntasks_per_node",))
     # Under an agent --ntasks counts agents, and no ranks.
     all_ranks = None if has_agent else _innermost(launchers, _RANKS)
     gpus = _gpus_on_node(launchers, nodes, tasks, all_ranks)
     if has_agent:
         per_node = _innermost(launchers, _OF_AGENT)  # such as --nproc_per_node of torchrun
+        gpus = gpus or _visible_gpus(environment)
     else:
         per_node = _ranks_on_node(launchers, tasks, gpus)
     if per_node is None and not all_ranks:
@@ -198,6 +242,14 @@ def _gpus_on_node(
     for launcher in launchers:
         figures += _gpus_of_node_by_option(launcher, nodes, tasks, ranks)
     return _agreed_count(figures, "GPUs on a node")
+
+
+def _visible_gpus(environment: Mapping[str, str]) -> _Figure | None:
+    """Returns the number of GPUs that the environment leaves visible; None where it leaves all."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    if not re.fullmatch(r"\d{1,3}(?:,\d{1,3})*", visible, re.ASCII):
+        return None
+    return _Figure(len(visible.split(",")), f"CUDA_VISIBLE_DEVICES={visible}")
 
 
 def _require_gpus_for(
@@ -263,12 +315,22 @@ def _launchers(words: Sequence[str]) -> Iterator[_Launcher]:
     for word in words:
         base = word.rpartition("/")[2]
         if base in LAUNCHERS:
-            yield _Launcher(name, _with_underscores(options(behind)))
+            yield _launcher(name, behind)
             name = base
             behind = []
         else:
             behind.append(word)
-    yield _Launcher(name, _with_underscores(options(behind)))
+    yield _launcher(name, behind)
+
+
+def _launcher(name: str, words: Sequence[str]) -> _Launcher:
+    """Returns the launcher `name` with its options among the words behind it."""
+    # A variable behind an option is its value; any other may hold options.
+    is_unknown = any(
+        undefined_variables(word) and word[0] in "$`" and (before[:1] != "-" or "=" in before)
+        for before, word in zip(["", *words], words, strict=False)
+    )
+    return _Launcher(name, _with_underscores(options(words)), has_unknown_words=is_unknown)
 
 
 def _innermost(launchers: Sequence[_Launcher], names: Iterable[str]) -> _Figure | None:
@@ -301,18 +363,48 @@ def _more_ranks_error(ranks: _Figure, place: str, gpus: int, options: str) -> In
     return invalid_launch(ranks.option, rule)
 
 
-def _number_of_nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None:
+def _without_totals(launcher: _Launcher) -> _Launcher:
+    """Returns a launcher without its options for all nodes and all ranks of a job. The options of
+    srun count those of one component, and stay."""
+    if launcher.name not in (*AGENTS, *_MPI):
+        return launcher
+    names = {*_NODES, *_RANKS} - {*_OF_MPI}
+    options_left = {name: launcher.options[name] for name in launcher.options if name not in names}
+    return replace(launcher, options=options_left)
+
+
+def _nodes_by_default(
+    launchers: Sequence[_Launcher], environment: Mapping[str, str]
+) -> _Figure | None:
+    """Returns the number of nodes on which torchrun runs without an option for it: one, unless its
+    variable PET_NNODES says another. None for other commands (torch 2.14.1, distributed/run.py,
+    get_args_parser)."""
+    for launcher in launchers:
+        if launcher.name not in _TORCHRUN or launcher.has_unknown_words:
+            continue
+        if "standalone" in launcher.options:
+            return _Figure(1, f"{launcher.name} --standalone")
+        if "nnodes" not in launcher.options:
+            count = environment.get("PET_NNODES", "1")
+            known = _positive_integer(count)
+            return _Figure(known, f"{launcher.name} without --nnodes") if known else None
+    return None
+
+
+def _number_of_nodes(
+    launchers: Sequence[_Launcher], by_default: _Figure | None, *, has_agent: bool
+) -> _Figure | None:
     """Returns the number of nodes; None where it is not known. Without an option for nodes it is
     one, if an agent such as torchrun starts the ranks, or a Slurm script asks for no total of
-    GPUs or tasks."""
+    GPUs or tasks. `by_default` is what the command makes of them by itself."""
     figures: list[_Figure] = []
     says_nodes = False
     for launcher in launchers:
         names = _NODES[:-1] if launcher.name in _MPI else _NODES  # mpirun counts ranks by -N
-        figures += launcher.figures(names)
         says_nodes |= any(name in launcher.options for name in names)
+        figures = _with_nodes_of(launcher, [*launcher.figures(names)], figures, launchers)
     if figures or says_nodes:  # a number that is still a variable is not known
-        return _agreed_count(figures, "nodes")
+        return _agreed_count([*figures, *([by_default] if by_default and figures else [])], "nodes")
     if any(
         launcher.asks_scheduler and {"gpus", "G"} & launcher.options.keys()
         for launcher in launchers
@@ -324,6 +416,30 @@ def _number_of_nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Fig
     is_one = has_agent and not has_hosts
     is_one |= bool(script) and not script.keys() & {"ntasks", "n"}
     return _Figure(1, "one node") if is_one else None
+
+
+def _with_nodes_of(
+    launcher: _Launcher,
+    own: list[_Figure],
+    outside: list[_Figure],
+    launchers: Sequence[_Launcher],
+) -> list[_Figure]:
+    """Returns the numbers of nodes that have to agree, once a launcher has `own` ones inside of
+    launchers with those of `outside`."""
+    if not own:
+        return outside
+    if launcher.name in _ALLOCATES:  # sbatch -N goes before #SBATCH -N
+        return own
+    if launcher.name != "srun":
+        return [*outside, *own]
+    # One step of several that start a job node by node: the agent has the number of all nodes.
+    agents = [inner for inner in launchers if inner.name in AGENTS and "nnodes" in inner.options]
+    has_place = any(inner.options.keys() & {*NODE_OPTIONS} for inner in (launcher, *agents))
+    if own[0].count == 1 and agents and has_place:
+        return outside
+    # A step may run on fewer nodes than its job has.
+    is_part = all(figure.count >= own[0].count for figure in outside)
+    return own if is_part else [*outside, *own]
 
 
 def _ranks_on_node(
@@ -344,6 +460,7 @@ def _gpus_of_node_by_option(
     node, for which `ranks` / `nodes` stands in."""
     if not launcher.asks_scheduler:
         return
+    nodes = next(launcher.figures(_NODES), nodes)
     tasks_on_node = tasks.count if tasks else 0
     if not tasks and ranks and nodes and ranks.count % nodes.count == 0:
         tasks_on_node = ranks.count // nodes.count

@@ -1,4 +1,5 @@
-"""The TPU slices that xpk is asked for (xpk, core/system_characteristics.py)."""
+"""The TPU slices, or machines with GPUs, that xpk is asked for (xpk 1.16.0,
+core/system_characteristics.py)."""
 
 from __future__ import annotations
 
@@ -8,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _TYPE = re.compile(r"(?P<name>[a-z]\w{0,20})-(?P<size>\d{1,5}(?:x\d{1,3}){0,2})", re.ASCII)
+_GPU_TYPE = re.compile(
+    r"(?P<chip>(?:gb|[ahbl])\d{1,3}(?:-mega)?(?:-\d{1,3}gb)?)-(?P<count>\d)(?:-nolssd)?", re.ASCII
+)
 _TYPES = ("tpu_type", "device_type")
 _CHIPS = {
     "v4": "v4",
@@ -36,6 +40,15 @@ class Slices:
         return self.count * self.chips_of_slice
 
 
+@dataclass(frozen=True, slots=True)
+class GpuMachines:
+    """Equal machines with GPUs."""
+
+    chip: str
+    nodes: int
+    gpus_per_node: int
+
+
 def slices_of(options: Mapping[str, str]) -> Slices | None:
     """Returns the TPU slices that xpk's options ask for; None where they name no TPU. The
     names of `options` have underscores."""
@@ -48,10 +61,24 @@ def slices_of(options: Mapping[str, str]) -> Slices | None:
     counts = tuple(map(int, match["size"].split("x")))
     is_shape = len(counts) > 1
     counted_per_chip = 2 if not is_shape and chip in _OF_TWO_CORES else 1
-    number = options.get("num_slices", "1")
     return Slices(
         chip=chip,
-        count=int(number) if re.fullmatch(r"\d{1,4}", number, re.ASCII) else 1,
+        count=_number(options, "num_slices"),
         chips_of_slice=math.prod(counts) // counted_per_chip,
         shape=counts if is_shape else None,
     )
+
+
+def gpu_machines_of(options: Mapping[str, str]) -> GpuMachines | None:
+    """Returns the machines that xpk's options ask for, by a type such as h100-mega-80gb-8; None
+    where they name no GPU. The names of `options` have underscores."""
+    match = _GPU_TYPE.fullmatch(options.get("device_type", ""))
+    if match is None:
+        return None
+    return GpuMachines(match["chip"], _number(options, "num_nodes"), int(match["count"]))
+
+
+def _number(options: Mapping[str, str], name: str) -> int:
+    """Returns the number of slices or machines; one where the option does not give it."""
+    text = options.get(name, "1")
+    return int(text) if re.fullmatch(r"\d{1,4}", text, re.ASCII) else 1

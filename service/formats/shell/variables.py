@@ -119,8 +119,8 @@ def _merged(
     """Returns the value of a variable after undecided branches. `before` is its value before
     them, and `after` its value at the end of each, None where it has none. Where these differ,
     assignments in the branches become doubts: the value is then `before` if a branch may leave
-    that, empty if branches only add flags, and otherwise unknown. With `is_inside` the branches
-    are part of another undecided branch, in which their assignments stay pending."""
+    that, empty if it may be and branches only add flags, and otherwise unknown. With `is_inside`
+    the branches are part of another undecided branch, in which their assignments stay pending."""
     # Unless one surely ran, all branches may have been passed over: the old value is possible too.
     possible = after if one_ran else [before, *after]
     values = [value for value in possible if value is not None]
@@ -139,10 +139,17 @@ def _merged(
     if before is not None and any(value is before for value in values):
         return replace(before, doubts=doubts, pending=pending_doubts)
     # Flags that a branch may add are left out, as if it had not run.
-    if not one_ran and all(value.text.lstrip().startswith("-") for value in changed):
+    filled = [value for value in changed if value.text.strip()]
+    may_be_empty = not one_ran or len(filled) < len(changed)
+    if may_be_empty and all(value.text.lstrip().startswith("-") for value in filled):
+        # That a branch leaves it empty is no doubt.
+        clearing = {doubt for value in changed if value not in filled for doubt in value.pending}
+        doubts = tuple(doubt for doubt in doubts if doubt not in clearing)
         return Value((), is_array=True, doubts=doubts, pending=pending_doubts)
     lines = ", ".join(str(line) for line in sorted({doubt.line for doubt in pending_doubts})[:5])
     reason = f"whether line {lines} sets it is not decided by the text"
+    if one_ran and len(values) == len(possible):
+        reason = f"one of line {lines} sets it, and the text does not decide which"
     return Value((f"${name}",), reason=reason, pending=pending_doubts)
 
 

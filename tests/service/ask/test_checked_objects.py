@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 COMMAND = (
-    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 24 --hidden-size 2048"
+    "torchrun --nnodes 2 --nproc_per_node 8 pretrain_gpt.py --num-layers 24 --hidden-size 2048"
     " --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048"
     " --vocab-size 50257 --micro-batch-size 1 --global-batch-size 64 --bf16"
     " --tensor-model-parallel-size 2"

@@ -586,6 +586,7 @@ def test_a_check_is_of_the_nodes_that_are_held(shared_client) -> None:
         "mpirun -np 8 ./lmp -in in.lj",
         "#!/bin/bash\nexport NCCL_DEBUG=WARN\nsource env.sh",
         "echo hello",
+        "bash src/MaxText/configs/v5e/16b.sh RUN_NAME=x",
     ],
 )
 def test_a_job_that_starts_nothing_known_to_train_is_no_training_job(
@@ -600,6 +601,14 @@ def test_a_job_that_starts_nothing_known_to_train_is_no_training_job(
 def test_a_text_that_tells_no_format_asks_for_it(shared_client, arguments: str) -> None:
     refused = shared_client.post("/v1/checks", json={"launch": {"arguments": arguments}})
     assert_problem(refused, "invalid", "/launch/format")
+
+
+def test_a_command_that_cannot_be_read_says_why(shared_client) -> None:
+    train = "torchrun --nproc_per_node 8 -m torchtitan.train --parallelism.tensor_parallel_degree"
+    arguments = f"for TP in 1 2; do\n  {train} $TP\ndone\n"
+    refused = shared_client.post("/v1/checks", json={"launch": {"arguments": arguments}})
+    problem = assert_problem(refused, "invalid", "/launch/arguments")
+    assert "starts 2 commands" in problem["detail"]
 
 
 @pytest.mark.parametrize(
@@ -646,7 +655,8 @@ def test_a_program_in_python_is_told_apart_from_its_arguments(shared_client) -> 
 def test_values_that_a_script_takes_by_default_are_among_its_assumptions(shared_client) -> None:
     script = "PP=${PP:-1}\nOUT=${OUT:-/tmp/out}\nN=${UNUSED:-3}\n"
     flags = FLAGS.format("--save $OUT").replace("parallel-size 4", "parallel-size $PP")
-    launch = {"format": "megatron", "arguments": script + flags}
+    arguments = flags.replace("srun", f"{script}srun")
+    launch = {"format": "megatron", "arguments": arguments}
     answer = check(shared_client, {"launch": launch, "cluster": {"preset": "h100"}})
     (taken,) = [one for one in answer["launch_read"]["assumed"] if "the script takes" in one]
     assert taken.startswith("PP is 1: ")

@@ -33,6 +33,9 @@ _LINE_REACH = 5000  # characters of a line that are looked at
 _YAML_LINE = re.compile(r"\s*(?:-\s+)?-{0,2}[A-Za-z_][\w-]*\s*:(\s.*)?", re.ASCII)
 _ARGUMENT_OBJECTS = ("ARGS", "ARGUMENTS")
 """Endings of the names of objects in a recipe that have arguments."""
+_DOCUMENT = "--yaml-cfg"
+"""The flag that names a file with all arguments; Megatron then drops the others (training/
+arguments.py, parse_args)."""
 _ENVIRONMENT_OBJECT = "ENV_VARS"
 """The object of a recipe that has environment variables."""
 
@@ -86,13 +89,18 @@ def read_source(text: str, files: LaunchFiles) -> Source:
     if lines and all(map(_YAML_LINE.fullmatch, lines)):
         return _read_document(read_yaml(text))
     command = split_command(text, files)
-    settings, of_deepspeed = _read_words(command.words)
+    settings, without_flag = _read_words(command.words)
+    if _DOCUMENT in settings.given:
+        name = str(settings.given[_DOCUMENT])
+        document = _read_document(read_yaml(command.files.text(name, f"{_DOCUMENT} {name}")))
+        settings = document.settings
+        without_flag = {**document.without_flag}
     for reservation in _branch_reservations(command):
         settings.note(reservation)
     ranks = {"world_size": str(command.num_ranks)} if command.num_ranks else {}
     return Source(
         settings=settings,
-        without_flag={**of_deepspeed, **ranks},
+        without_flag={**without_flag, **ranks},
         environment=command.environment,
     )
 

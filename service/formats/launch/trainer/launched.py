@@ -102,7 +102,11 @@ def _settings_of_document(text: str) -> dict[str, Any] | None:
     """Returns the settings of a JSON or YAML text by dotted name; None for a script. Raises
     Invalid for a text that is neither."""
     try:
-        return read_settings(text)
+        settings = read_settings(text)
+        # A command with JSON in it, such as --x '{"a": 1}', passes for YAML: a name is then what
+        # stands in front of the colon.
+        has_words = any(" " in name for name in settings)
+        return None if has_words and _is_script(text) else settings
     except Invalid:
         # A text that begins with a brace is faulty JSON, and no script.
         if text.lstrip()[:1] in ("{", "") or not _is_script(text):

@@ -23,7 +23,7 @@ spec:
       containers:
       - name: main
         image: x
-        command: [torchrun, --nproc_per_node=8, pretrain_gpt.py]
+        command: [torchrun, --nnodes=2, --nproc_per_node=8, pretrain_gpt.py]
         args: ["--tensor-model-parallel-size", "$(TP)", "--bf16"]
         env:
         - {name: TP, value: "4"}
@@ -87,7 +87,7 @@ spec:
       spec:
         containers:
         - command: ["/bin/sh", "-c"]
-          args: ["torchrun --nproc_per_node 8 train.py --a 1"]
+          args: ["torchrun --nnodes 2 --nproc_per_node 8 train.py --a 1"]
           resources: {requests: {nvidia.com/gpu: 8}}
 """
 RAY_JOB = """apiVersion: ray.io/v1
@@ -113,6 +113,9 @@ run: |
     train.py --mb $MB
 """
 SKY_OF_ANY = SKY.replace("H100:8", "{H100:8, A100-80GB:8}")
+SKY_OF_TPUS = """resources: {accelerators: tpu-v5p-16}
+run: python3 -m maxtext.trainers.pre_train.train base.yml
+"""
 DSTACK = """type: task
 nodes: 2
 env: [HF_TOKEN, MB=2]
@@ -152,6 +155,33 @@ spec:
       - command: ["bash", "/config/run.sh"]
         resources: {limits: {nvidia.com/gpu: 8}}
 """
+SIDECAR = JOB.replace(
+    "      - name: main",
+    """      - name: daemon
+        command: ["/bin/sh", "-c", "/fts/entrypoint.sh --num_nics=8"]
+      - name: main""",
+)
+GROUP = """apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+spec:
+  replicas: 1
+  leaderWorkerTemplate:
+    size: 4
+    workerTemplate: &pod
+      spec:
+        containers:
+        - command: [torchrun, --nnodes=4, --nproc_per_node=8, train.py, --a, "1"]
+          resources: {limits: {nvidia.com/gpu: 8}}
+"""
+FROM_CONFIG_MAP = PYTORCH_JOB.replace(
+    'env: [{name: A, value: "3"}]', "envFrom: [{configMapRef: {name: e}}]"
+)
+FROM_CONFIG_MAP = f"""apiVersion: v1
+kind: ConfigMap
+metadata: {{name: e}}
+data: {{A: "3"}}
+---
+{FROM_CONFIG_MAP}"""
 RECIPE = """DEPENDENCIES:
   dockerfile: |
     FROM ${BASE}
@@ -173,6 +203,9 @@ OBJECTS = [
     MPI_JOB,
     DSTACK,
     CONFIG_MAP,
+    SIDECAR,
+    GROUP,
+    FROM_CONFIG_MAP,
     RECIPE,
 ]
 
@@ -193,10 +226,15 @@ def started(text: str, environment: dict[str, str] | None = None) -> Command:
         (SKY, "--mb 2", 16, "H100"),
         (SKY_OF_ANY, "--mb 2", 16, "H100"),
         (SKY_OF_SEVERAL, "--mb 2", 16, "H100"),
+        (SKY_OF_TPUS, "base.yml", 8, "v5p"),
         (MPI_JOB, "--a 1", 32, None),
         (DSTACK, "--mb 2", 16, "H100"),
         (DSTACK.replace('"H100:8"', "{name: H100, count: 8}"), "--mb 2", 16, "H100"),
         (CONFIG_MAP, "--a 1", 8, None),
+        (SIDECAR, "--tensor-model-parallel-size 4 --bf16", 16, "H100-80GB-HBM3"),
+        (GROUP, "--a 1", 32, None),
+        (f"{GROUP}    leaderTemplate: *pod\n", "--a 1", 32, None),
+        (FROM_CONFIG_MAP, "--a 3", 32, None),
         (RECIPE, "--num-layers 24 --bf16 --recompute-modules moe_act layernorm", None, None),
     ],
 )

@@ -34,6 +34,7 @@ from service.formats.launch.megatron_bridge.fields import table as bridge_table
 from service.formats.megatron.flags import table as megatron_table
 from service.formats.megatron.stages import layers_per_chunk, virtual_stages
 from service.formats.megatron.values import Arguments
+from service.formats.shell.files import LaunchFiles
 from service.schemas.architecture import ShapeFields
 from service.schemas.layer_list import LayerListFields
 from service.schemas.layout import LayoutFields
@@ -813,3 +814,24 @@ def test_flags_of_forks_that_say_the_same_are_read() -> None:
     reading = megatron_reader.read(f"{shape} {kernels} --pad-vocab-size-to 250880")
     assert reading.model["vocab_size"] == 250880
     assert reading.reservations == ()
+
+
+def test_a_file_of_arguments_is_read_in_place_of_the_flags() -> None:
+    text = "torchrun --nproc_per_node 8 pretrain_gpt.py --yaml-cfg conf.yaml"
+    document = (
+        "language_model: {num_layers: 2, hidden_size: 64, num_attention_heads: 4}\n"
+        "model_parallel: {tensor_model_parallel_size: 2}\n"
+        "micro_batch_size: 3\nvocab_size: 512\n"
+    )
+    reading = megatron_reader.read(text, files=LaunchFiles({"conf.yaml": document}))
+    assert (reading.num_devices, reading.reservations, reading.stops) == (8, (), ())
+    assert (reading.layout["tp"], reading.layout["micro_batch"]) == (2, 3)
+    with pytest.raises(Invalid, match="launch.files"):
+        megatron_reader.read(text)
+
+
+def test_a_file_of_deepspeed_is_not_asked_for() -> None:
+    shape = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1"
+    reading = megatron_reader.read(f"{shape} --deepspeed --zero-stage 1 --deepspeed_config ds.json")
+    (reservation,) = reading.reservations
+    assert "launch.files" not in reservation.cure

@@ -64,6 +64,8 @@ def test_a_number_that_is_a_default_is_not_said() -> None:
     alone = SCRIPT.replace("#SBATCH", "# ")
     command = split_command(alone)
     assert (command.nproc_per_node, command.num_ranks) == (8, None)
+    assert command.num_ranks_by_default == 8
+    assert split_command(SCRIPT).num_ranks_by_default is None
 
 
 @pytest.mark.parametrize(
@@ -83,16 +85,19 @@ def test_a_number_that_is_a_default_is_not_said() -> None:
         ("mpirun -np 16 -N 8 python a.py --x 1", 16),
         ("#SBATCH -N 4\n#SBATCH --gres=gpu:8\nsrun python a.py --x 1", 32),
         ("#SBATCH -N 4\n#SBATCH --gres=gpu:h100:8,nvme:1\nsrun python a.py --x 1", 32),
-        ("#SBATCH -N 4\n#SBATCH --gpus-per-node=h100:8\nsrun torchrun a.py --x 1", 32),
-        ("#SBATCH -N 4\nsrun --gpus-per-node 4 torchrun a.py --x 1", 16),
+        ("#SBATCH -N 4\n#SBATCH --gpus-per-node=h100:8\nsrun torchrun --nnodes 4 a.py --x 1", 32),
+        ("#SBATCH -N 4\nsrun --gpus-per-node 4 torchrun --nnodes 4 a.py --x 1", 16),
         ("#SBATCH --gres=gpu:8\npython a.py --x 1", 8),
         ("#SBATCH --gpus=128\nsrun python a.py --x 1", 128),
         ("#SBATCH -G 128\nsrun torchrun --nproc-per-node 8 a.py --x 1", 128),
-        ("#SBATCH -N 16 -G128\nsrun torchrun a.py --x 1", 128),
+        ("#SBATCH -N 16 -G128\nsrun torchrun --nnodes 16 a.py --x 1", 128),
         ("#SBATCH -N 2 --ntasks-per-node=4 --gpus-per-task=1\nsrun python a.py --x 1", 8),
         ("#SBATCH -N 2 -n 8 --gpus-per-task=a100:1\nsrun python a.py --x 1", 8),
         ("#SBATCH -N 2 --ntasks-per-node=1 --gpus-per-node=8\nsrun bash a.sh --x 1", 16),
-        ("#SBATCH -N 2 --gpus-per-node=8\nsrun torchrun --nproc-per-node 4 a.py --x 1", 8),
+        (
+            "#SBATCH -N 2 --gres=gpu:8\nsrun torchrun --nnodes 2 --nproc-per-node 4 a.py --x 1",
+            8,
+        ),
         (
             "#SBATCH -N 2 --gpus-per-node=8\n"
             "srun torchrun --nnodes $SLURM_NNODES --nproc-per-node $SLURM_GPUS_ON_NODE a.py --x 1",
@@ -100,6 +105,19 @@ def test_a_number_that_is_a_default_is_not_said() -> None:
         ),
         ("#SBATCH -N 2-4 --gpus-per-node=8\nsrun torchrun a.py --x 1", None),
         ("srun --nodes=8 --gres=gpu:8 torchrun --nnodes 8 a.py --x 1", 64),
+        ("#SBATCH -N 2 --gpus-per-node=8\nsrun ray start\npython a.py --x 1", 16),
+        ("#SBATCH -N 4 --gpus-per-node=8 -w n[1-4]\nsrun -N1 python a.py --x 1", 8),
+        ("CUDA_VISIBLE_DEVICES=0,1,2,3 torchrun --nproc-per-node gpu a.py --x 1", 4),
+        # A step may run on a part of its job.
+        ("#SBATCH -N 4 --gpus-per-node=8\nsrun -N 2 torchrun --nnodes 2 a.py --x 1", 16),
+        ("#SBATCH -N 4 --gpus=32\nsrun -N 2 python a.py --x 1", 16),
+        ("#SBATCH -N 4 --gpus-per-node=8\nsrun -N1 -r 3 torchrun --nnodes 4 a.py --x 1", 32),
+        ("#SBATCH -N 4\nexport PET_NNODES=4\nsrun torchrun --nproc-per-node 8 a.py --x 1", 32),
+        ("#SBATCH -N 4 --gpus-per-node=8\nsrun torchrun $MORE a.py --x 1", 32),
+        ("#PBS -l select=1:ngpus=8+3:ngpus=8\nmpiexec -n 32 --ppn 8 python a.py --x 1", 32),
+        ("#PBS -l select=1:ngpus=4+3:ngpus=8\nmpiexec -n 20 python a.py --x 1", 20),
+        ("jsrun -n 2 -a 1 -g 6 torchrun --nnodes 2 --nproc_per_node 6 a.py --x 1", 12),
+        ("deepspeed --include localhost:0,1,2,3 a.py --x 1", 4),
         ("python a.py --x 1", None),
         ("--x 1", None),
     ],
@@ -122,15 +140,36 @@ def test_ranks_are_those_of_the_launcher(text: str, ranks: int | None) -> None:
             ("torchrun --nnodes=8", "8 nodes", "#SBATCH --nodes=16", "16"),
         ),
         (
-            "#SBATCH --nodes=16\nsrun -N 8 torchrun --nproc-per-node 8 a.py",
-            ("srun -N=8", "8 nodes", "#SBATCH --nodes=16", "16"),
+            "#SBATCH --nodes=16\nsrun -N 32 torchrun --nnodes 32 --nproc-per-node 8 a.py",
+            ("srun -N=32", "32 nodes", "#SBATCH --nodes=16", "16"),
         ),
         (
-            "#SBATCH -N 2 --gres=gpu:4\nsrun torchrun --nproc-per-node 8 a.py",
+            "#SBATCH --nodes=16\ntorchrun --nproc-per-node 8 a.py",
+            ("torchrun without --nnodes", "1 nodes", "#SBATCH --nodes=16", "16"),
+        ),
+        (
+            "#SBATCH --nodes=16\nsrun torchrun --standalone --nproc-per-node 8 a.py",
+            ("torchrun --standalone", "1 nodes", "#SBATCH --nodes=16", "16"),
+        ),
+        (
+            "#SBATCH --nodes=16 --gpus-per-node=8\npython -u -m a",
+            ("python -u -m a", "first of the 16 nodes", "#SBATCH", "srun"),
+        ),
+        (
+            "#SBATCH -N 2 --gpus-per-node=8\n#SBATCH hetjob\n#SBATCH -N 1 --gpus-per-node=8\n"
+            "srun --het-group=0,1 torchrun --nnodes 2 a.py",
+            ("torchrun --nnodes=2", "2 nodes", "3"),
+        ),
+        (
+            "#PBS -l select=1:ngpus=4+3:ngpus=8\nmpiexec -n 32 python a.py",
+            ("mpiexec -n=32", "32 ranks", "28 GPUs"),
+        ),
+        (
+            "#SBATCH -N 2 --gres=gpu:4\nsrun torchrun --nnodes 2 --nproc-per-node 8 a.py",
             ("torchrun --nproc-per-node=8", "8 ranks", "#SBATCH --gres=gpu:4", "4 GPUs"),
         ),
         (
-            "#SBATCH -N 2 --gres=gpu:4 --gpus-per-node=8\nsrun torchrun a.py",
+            "#SBATCH -N 2 --gres=gpu:4 --gpus-per-node=8\nsrun torchrun --nnodes 2 a.py",
             ("#SBATCH --gres=gpu:4", "#SBATCH --gpus-per-node=8"),
         ),
         (
@@ -155,6 +194,7 @@ def test_figures_that_disagree_are_named(text: str, figures: tuple[str, ...]) ->
         "# of a few\n--x 1 --y 'a b'",
         "\n  # of a few\n# of many\n--x 1\n--y 'a b' \\\n",
         'OPTIONS=" --x 1 \\\n --y"\nsrun sh -c "python a.py ${OPTIONS} \'a b\'"',
+        "bash -eo pipefail -c -- \"python a.py --x 1 --y 'a b'\"",
         "ARGS=(--x 1 --y 'a b')\npython a.py \"${ARGS[@]}\"",
         "run() {\n  X=3\n}\nX=1; python a.py --x $X --y 'a b' > log 2> errors",
         "for i in 2 1; do X=$i; done; python a.py --x ${X:-3} --y 'a b' &",
@@ -222,6 +262,13 @@ def test_a_branch_leaves_a_variable_as_it_was_and_is_listed() -> None:
     command = split_command(text)
     assert command.words == ("--tp", "8")
     assert command.in_branches == command.replaced_in_branches == ('PAR="$PAR --fp8"',)
+
+
+def test_a_branch_may_add_flags_where_the_other_leaves_none() -> None:
+    text = 'if [ -e a ]; then X="--load a"; else X=""; fi\npython a.py --tp 2 $X'
+    command = split_command(text)
+    assert command.words == ("--tp", "2")
+    assert command.in_branches == ('X="--load a"',)
 
 
 def test_empty_words_that_double_are_bounded() -> None:
@@ -308,7 +355,7 @@ def test_a_script_in_front_of_a_program_wraps_it_unless_it_was_sent() -> None:
     text = "srun -N 2 ./launch.sh pretrain_gpt.py --tp 2"
     command = split_command(text)
     assert (command.program, command.words) == ("pretrain_gpt.py", ("--tp", "2"))
-    sent = LaunchFiles({"launch.sh": 'torchrun --nproc_per_node 4 "$@" --bf16\n'})
+    sent = LaunchFiles({"launch.sh": 'torchrun --nnodes 2 --nproc_per_node 4 "$@" --bf16\n'})
     command = split_command(text, sent)
     assert (command.program, command.words) == ("pretrain_gpt.py", ("--tp", "2", "--bf16"))
     assert command.num_ranks == 8
@@ -356,7 +403,9 @@ def test_ranks_are_counted_by_sets_of_equal_size(text: str, ranks: int) -> None:
         ("--device-type=v6e-64 --num-slices=4", "v6e", 256),
         ("--tpu-type=tpu7x-128", "tpu7x", 64),
         ("--tpu-type=tpu7x-4x4x4", "tpu7x", 64),
-        ("--device-type=h100-80gb-8", None, None),
+        ("--device-type=h100-mega-80gb-8 --num-nodes=4", "h100-mega-80gb", 32),
+        ("--device-type=gb200-4", "gb200", 4),
+        ("--device-type=n2-standard-32", None, None),
         ("--tpu-type=$TYPE", None, None),
     ],
 )
@@ -431,6 +480,38 @@ def test_a_loop_over_hosts_starts_one_job() -> None:
     assert command.num_ranks == 16
 
 
+@pytest.mark.parametrize("place", ["-r $R", "--relative=$R", "-w node$R"])
+def test_a_loop_over_steps_starts_one_job(place: str) -> None:
+    step = f"srun -N1 -n1 {place} torchrun --nnodes 2 --node_rank $R --nproc_per_node 8 t.py -r 3"
+    text = f"#SBATCH -N 2 --gpus-per-node=8\nfor R in 0 1; do\n  {step} &\ndone\nwait\n"
+    command = split_command(text)
+    assert (command.words, command.num_ranks) == (("-r", "3"), 16)
+
+
+@pytest.mark.parametrize(
+    "starts",
+    [
+        "docker run -e TP=4 -v $PWD:/w image",
+        "docker run --env=TP=4 image",
+        "apptainer exec --env A=1,TP=4 image.sif",
+        "srun --export=ALL,TP=4",
+        "srun --export ALL,TP=4",
+        "env TP=4",
+    ],
+)
+def test_what_starts_a_shell_sets_its_variables(starts: str) -> None:
+    assert split_command(f"{starts} bash -c 'python a.py --tp $TP'").words == ("--tp", "4")
+    assert split_command(f"{starts} python a.py").environment["TP"] == "4"
+
+
+def test_lines_behind_the_first_command_ask_sbatch_for_nothing() -> None:
+    header = "#!/bin/bash\n#SBATCH -N 2\n# of an H100 cluster\n\n#SBATCH --gpus-per-node=8\n"
+    text = f"{header}module load cuda\n#SBATCH --gpus-per-node=4\nsrun python a.py"
+    command = split_command(text)
+    assert command.num_ranks == 16
+    assert "#SBATCH --gpus-per-node=4" in command.notes[0]
+
+
 def test_comments_in_an_array_are_none_of_its_words() -> None:
     text = 'A=(\n  --tp 2  # ranks\n  # all of them\n  --pp 4\n)\npython3 train.py "${A[@]}"\n'
     assert split_command(text).words == ("--tp", "2", "--pp", "4")
@@ -442,10 +523,20 @@ def test_the_command_that_xpk_takes_is_the_one_that_trains() -> None:
     assert (command.program, command.words) == ("a.train", ("tp=2",))
 
 
+def test_the_command_that_runners_of_maxtext_take_is_the_one_that_trains() -> None:
+    text = (
+        "python3 multihost_job.py --NUM_SLICES=2 --TPU_TYPE=v4-128 --BUCKET_NAME=b"
+        ' --COMMAND="bash setup.sh && python3 -m MaxText.train base.yml tp=2"\n'
+    )
+    command = split_command(text)
+    assert (command.program, command.words) == ("MaxText.train", ("base.yml", "tp=2"))
+    assert (command.chip, command.num_ranks) == ("v4", 128)
+
+
 @pytest.mark.parametrize("requests", ["--gres=gpu:8", "--gpus-per-node=8 --gres=gpu:8"])
 def test_gpus_that_slurm_gave_go_before_those_that_a_script_asks_for(requests: str) -> None:
     environment = {"SLURM_GPUS_ON_NODE": "4"}
-    text = f"#SBATCH -N 2 {requests}\nsrun torchrun a.py --x 1"
+    text = f"#SBATCH -N 2 {requests}\nsrun torchrun --nnodes 2 a.py --x 1"
     command = split_command(text, LaunchFiles(environment=environment))
     assert command.num_ranks == 8
     assert len(command.notes) == 1

@@ -35,10 +35,10 @@ def test_features_are_those_that_every_node_has(
 @pytest.mark.parametrize(
     "script",
     [
-        "#SBATCH -N 2 --gpus-per-node=8 --constraint=h100\nsrun torchrun a.py --x 1",
-        "#SBATCH -N 2 --gpus-per-node=8\n#SBATCH -C 'h100'\nsrun torchrun a.py --x 1",
-        "#SBATCH -N 2 --gpus-per-node=8 -C a100\nsrun -C h100 torchrun a.py --x 1",
-        '#SBATCH -N 2 --gpus-per-node=8\n#SBATCH --constraint="[h100*2]"\nsrun torchrun a.py',
+        "#SBATCH -N 2 --gpus-per-node=8 --constraint=h100\nsrun torchrun --nnodes 2 a.py --x 1",
+        "#SBATCH -N 2 --gpus-per-node=8\n#SBATCH -C 'h100'\nsrun torchrun --nnodes 2 a.py --x 1",
+        "#SBATCH -N 2 --gpus-per-node=8 -C a100\nsrun -C h100 torchrun --nnodes 2 a.py --x 1",
+        '#SBATCH -N 2 --gpus-per-node=8\n#SBATCH --constraint="[h100*2]"\nsrun python a.py',
     ],
 )
 def test_a_constraint_of_the_script_or_of_its_step_is_read(script: str) -> None:

@@ -97,7 +97,9 @@ def test_of_files_of_one_name_that_of_the_same_folder_is_taken() -> None:
 
 
 def test_a_file_of_variables_is_read_in_place() -> None:
-    files = LaunchFiles({"env.sh": "TP=4\nexport PP=2", "run.sh": "torchrun t.py --tp $TP --x $1"})
+    files = LaunchFiles(
+        {"env.sh": "TP=4\nexport PP=2", "run.sh": "torchrun --nnodes 2 t.py --tp $TP --x $1"}
+    )
     text = "source ./env.sh\nsrun -N 2 bash run.sh 7"
     command = split_command(text, files)
     assert command.words == ("--tp", "4", "--x", "7")

@@ -59,7 +59,7 @@ SUBMITTED = """cat > job.sh <<'EOF'
 #!/bin/bash
 #SBATCH -N 8
 #SBATCH --gres=gpu:a100:4
-srun torchrun --nproc_per_node 4 train.py --lr 1
+srun torchrun --nnodes 8 --nproc_per_node 4 train.py --lr 1
 EOF
 sbatch job.sh
 """
@@ -69,12 +69,12 @@ docker run --gpus all -v $PWD:/w nvcr.io/nvidia/pytorch:25.01-py3 \\
 """
 APPTAINER = """#SBATCH -N 2
 #SBATCH --gpus-per-node=4
-srun apptainer exec --nv image.sif bash -lc 'torchrun --nproc_per_node 4 train.py --a 1'
+srun apptainer exec --nv image.sif bash -lc 'torchrun --nnodes 2 --nproc_per_node 4 train.py --a 1'
 """
 HETEROGENEOUS = """#SBATCH --nodes=4 --gpus-per-node=8
 #SBATCH hetjob
 #SBATCH --nodes=2 --gpus-per-node=8
-srun --het-group=0,1 torchrun --nproc_per_node 8 train.py --a 1
+srun --het-group=0,1 torchrun --nnodes 6 --nproc_per_node 8 train.py --a 1
 """
 STRINGS = """
 F=llama-3.1-8b.yaml; NAME=${F%.yaml}; SIZE=${NAME##*-}; UNDER=${NAME//-/_}
@@ -247,11 +247,18 @@ def test_values_of_the_request_go_before_the_script_and_that_before_its_defaults
 
 
 def test_what_the_scheduler_gave_goes_before_what_the_script_asked_for() -> None:
-    text = "#SBATCH -N 16 --gpus-per-node=8\nsrun torchrun --nproc_per_node 8 train.py --a 1"
+    text = "#SBATCH -N 16 --gpus-per-node=8\nsrun torchrun --nnodes $SLURM_NNODES train.py --a 1"
     command = split_command(text, LaunchFiles(environment={"SLURM_NNODES": "8"}))
     assert command.num_ranks == 64
     assert "SLURM_NNODES" in command.notes[0]
     assert "16" in command.notes[0]
+
+
+@pytest.mark.parametrize("option", ["-N 2", "--nodes=2"])
+def test_options_of_sbatch_go_before_those_of_its_script(option: str) -> None:
+    train = "srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 8 train.py --a 1\n"
+    files = LaunchFiles({"job.sh": f"#!/bin/bash\n#SBATCH --nodes=4 --gpus-per-node=8\n{train}"})
+    assert split_command(f"sbatch {option} job.sh", files).num_ranks == 16
 
 
 def test_where_a_value_cannot_be_known_its_line_and_the_cure_are_named() -> None:

@@ -56,6 +56,13 @@ def test_arguments_of_the_trainer_fill_in_a_document_of_deepspeed() -> None:
     assert [*found.reservations, *found.stops] == []
 
 
+@pytest.mark.parametrize("first", ["", "#!/bin/bash\n"])
+def test_a_command_with_json_in_it_is_no_document(first: str) -> None:
+    command = "trl sft --model_name_or_path Qwen/Qwen3-8B --num_processes 8"
+    flag = "--gradient_checkpointing_kwargs '{\"use_reentrant\": false}'"
+    assert reading_of(f"{first}{command} {flag}").model == {"name": "qwen3-8b"}
+
+
 def test_dashes_and_underscores_are_the_same() -> None:
     dashed = f"deepspeed --num_gpus 8 {TRAINER} --deepspeed zero3.json"
     dashed = dashed.replace("--per_device_train_batch_size", "--per-device-train-batch-size")
