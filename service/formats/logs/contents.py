@@ -18,8 +18,8 @@ from service.formats.logs.failure import (
     CRASHED,
     KILLED_BY_HOST,
     OUT_OF_MEMORY,
+    around_last,
     last_error,
-    text_after_last,
 )
 from service.formats.logs.lines import Log, cut_lines
 from service.formats.logs.reading import Reading, RunArguments, read, read_arguments
@@ -116,13 +116,27 @@ def read_contents(text: str, framework: str | None, global_batch: int | None) ->
 def _ends_with(message: re.Pattern[str], text: str, framework: str | None = None) -> bool:
     """Returns True where a run ended with this message: a log has it, and no usable step of the
     framework (of any, for None) follows its last occurrence, as one would after a restart."""
-    if message.search(text) is None:
+    parts = around_last(message, text)
+    if parts is None:
         return False
-    try:
-        read(text_after_last(message, text), framework)
-    except Invalid:
+    before, after = parts
+    following = _read_or_none(after, framework)
+    if following is None:
         return True
-    return False
+    if following.first_step != following.last_step:
+        return False
+    # A progress bar is drawn once more when its process ends, behind the traceback. Such a step is
+    # the one that was printed last.
+    preceding = _read_or_none(before, framework)
+    return preceding is not None and preceding.last_step == following.last_step
+
+
+def _read_or_none(text: str, framework: str | None) -> Reading | None:
+    """Returns the reading of a part of a log; None where it has no step to use."""
+    try:
+        return read(text, framework)
+    except Invalid:
+        return None
 
 
 def masked_unless_clean(log: str) -> str | None:

@@ -56,10 +56,11 @@ _LINE_REACH = 2000  # characters of a line that are looked at
 _MAX_QUOTED = 300  # an error and its reason; what follows is a trace
 
 
-def text_after_last(message: re.Pattern[str], text: str) -> str:
-    """Returns the text behind the last match of a message; the whole text where it has none."""
-    end = max((match.end() for match in message.finditer(text)), default=0)
-    return text[end:]
+def around_last(message: re.Pattern[str], text: str) -> tuple[str, str] | None:
+    """Returns the text before the last match of a message, and the text behind it; None where it
+    has no match."""
+    matches = [*message.finditer(text)]
+    return (text[: matches[-1].start()], text[matches[-1].end() :]) if matches else None
 
 
 def last_error(text: str) -> str | None:
