@@ -3,7 +3,8 @@ LLaMA-Factory, Unsloth. Of three forms the first that a log has is read.
 
 - Lines of LLaMA-Factory's `trainer_log.jsonl`: `"current_steps"` with `"elapsed_time"`, to the
   second (extras/callbacks.py).
-- The bar of tqdm that the Trainer draws (trainer_callback.py), `12/100 [00:35<04:15, 2.90s/it]`.
+- The bar of tqdm that the Trainer draws (trainer_callback.py), `12/100 [00:35<04:15, 2.90s/it]`. A
+  step's own time is worked out from the means of two drawings (`progress.own_seconds`).
   Evaluation draws bars of another length: those that took longest are of the training.
 - What it prints in the end: `train_runtime` and `train_steps_per_second`, the means of the whole
   run, with its warm-up and evaluations (trainer_utils.py, speed_metrics).
@@ -18,7 +19,7 @@ import re
 from collections import defaultdict
 
 from service.formats.logs.lines import NUMBER, Line, Log, is_finite
-from service.formats.logs.progress import Bar, bars_in, span_s
+from service.formats.logs.progress import Bar, bars_in, own_seconds, span_s
 from service.formats.logs.steps import Findings, MemoryKind, Step
 
 _JSON_MARK = '"current_steps":'
@@ -78,8 +79,8 @@ def _steps_of_journal(log: Log) -> list[Step]:
 
 
 def _steps_of_bars(log: Log) -> list[Step]:
-    """Returns a step for each drawing of the training's progress bar that has a time for an
-    iteration. Where there are several bars, the training's is the one with the total of steps
+    """Returns a step for each drawing of the training's progress bar that has a new count and a
+    time for an iteration. Where there are several bars, the training's is the one with the total of steps
     that the log announces, or else the one that took longest."""
     drawn: defaultdict[int, list[tuple[Bar, Line]]] = defaultdict(list)
     for line in log.lines(*_BAR_MARKS):
@@ -94,7 +95,12 @@ def _steps_of_bars(log: Log) -> list[Step]:
     )
     if _total_steps(log) in drawn:
         of_training = drawn[_total_steps(log) or 0]  # the 0 only satisfies the type checker
-    return [_step(line, bar.done, bar.seconds, line.text) for bar, line in of_training]
+    times = own_seconds([bar for bar, _ in of_training])
+    return [
+        _step(line, bar.done, seconds, line.text)
+        for (bar, line), seconds in zip(of_training, times, strict=True)
+        if seconds is not None
+    ]
 
 
 def _mean_step_of_run(log: Log) -> list[Step]:
