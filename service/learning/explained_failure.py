@@ -11,8 +11,10 @@ from models.cost.predictions import MEMORY_TERMS, in_gib
 from models.layouts.rule_sources import rule_source
 from models.prediction.prediction import Prediction
 from models.spec.constraints import SAFE_FIT_PROBABILITY
+from service.formats.logs.contents import LogTrouble
 from service.learning.examination import Examination
 from service.learning.explained_runs import ExplainedRun
+from service.learning.logged_runs import out_of_memory_words
 from service.schemas.check import BrokenRuleAnswer
 from service.schemas.explanation import FailureExplained, FailureKind, MemoryShare
 
@@ -34,7 +36,7 @@ def failure_explained(examination: Examination) -> FailureExplained:
     kind = _failure_kind(examination)
     return FailureExplained(
         kind=kind,
-        summary=_failure_sentence(kind, examination.check, error_line),
+        summary=_failure_sentence(kind, examination.check, run.trouble),
         error_line=error_line,
         broken_rules=[_broken_rule(run, broken) for broken in examination.check.broken_rules],
         # Without a prediction, `prediction` is None, and so is each figure.
@@ -62,9 +64,9 @@ def _failure_kind(examination: Examination) -> FailureKind:
     )
 
 
-def _failure_sentence(kind: FailureKind, check: LayoutCheck, error_line: str | None) -> str:
-    """Returns a sentence on why a run died. `error_line` is the last error in its log."""
-    quote = f": “{error_line}”" if error_line else ""
+def _failure_sentence(kind: FailureKind, check: LayoutCheck, trouble: LogTrouble | None) -> str:
+    """Returns a sentence on why a run died. `trouble` is what its log says of it."""
+    quote = f": “{trouble.last_error}”" if trouble and trouble.last_error else ""
     if check.prediction is None:  # then a rule is broken
         rule = check.broken_rules[0]
         return f"the framework refuses this layout ({rule.rule.name}): {rule.message}"
@@ -82,6 +84,9 @@ def _failure_sentence(kind: FailureKind, check: LayoutCheck, error_line: str | N
         return (
             f"it most likely ran out of memory, whatever its log says{quote}: {needs} ({largest})"
         )
+    if trouble and trouble.out_of_memory_cause:
+        words = out_of_memory_words(trouble.out_of_memory_cause, trouble.allocator)
+        return f"{words}. The layout is legal, and {needs}"
     if not quote:
         return f"neither memory nor layout explains it: the layout is legal, and {needs}"
     return f"the error is not one of memory or layout{quote}. The layout is legal, and {needs}"

@@ -22,7 +22,8 @@ from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from service.field_violations import violations_of
 from service.formats import logs
-from service.formats.logs.contents import LogContents
+from service.formats.logs.allocator_message import AllocatorMessage
+from service.formats.logs.contents import LogContents, OutOfMemoryCause
 from service.formats.logs.lines import MAX_LINE_CHARACTERS
 from service.formats.megatron import arguments as megatron_arguments
 from service.learning.log_agreement import require_same_run
@@ -99,6 +100,7 @@ def read_logged_run(store: Store, submission: LogSubmission, contents: LogConten
             *_speed_change_notes(reading),
             *_few_steps_notes(reading),
             *_killed_by_host_notes(contents),
+            *_out_of_memory_notes(contents),
             *_device_memory_notes(contents.reading, reading),
             *_no_steps_notes(reading, logged),
         ),
@@ -193,6 +195,10 @@ def _outcome_of_run(submission: LogSubmission, contents: LogContents) -> Outcome
         shows_out_of_memory = contents.tells_out_of_memory
     else:
         shows_out_of_memory = contents.ends_out_of_memory
+    # Layouts are left out for a run out of memory, even if the request says that it was one.
+    if contents.trouble.out_of_memory_cause is not None:
+        stated = submission.outcome
+        return "crashed" if stated in (None, "out_of_memory") else stated
     if not shows_out_of_memory:
         return _outcome_unless_out_of_memory(submission, contents)
     if submission.outcome not in (None, "out_of_memory"):
@@ -303,6 +309,29 @@ def _killed_by_host_notes(contents: LogContents) -> Iterator[str]:
             " at the workers of the data loader, at what is offloaded, and at the memory that the"
             " job asks its scheduler for"
         )
+
+
+def _out_of_memory_notes(contents: LogContents) -> Iterator[str]:
+    """Yields a note if memory ran out for a reason that says nothing of the layout."""
+    cause = contents.trouble.out_of_memory_cause
+    if cause is not None:
+        words = out_of_memory_words(cause, contents.trouble.allocator)
+        yield f"{words}. It does not count as out of memory, so that no layout is left out for it"
+
+
+def out_of_memory_words(cause: OutOfMemoryCause, message: AllocatorMessage | None) -> str:
+    """Returns a sentence, without its full stop, on why memory ran out though the layout is not to
+    blame, and what to do. `message` is that of the allocator, if it printed one."""
+    if cause == "evaluation":
+        return (
+            "an evaluation ran out of memory, after steps of training that fitted: give it a"
+            " smaller batch, and do not keep the outputs of all its batches on the device"
+        )
+    held = f"{message.others_gib:.1f} of {message.capacity_gib:.1f} GiB" if message else "much"
+    return (
+        f"memory ran out because other processes held {held} of the device, which says nothing of"
+        " the layout: end what is left of earlier runs, and start one rank a device"
+    )
 
 
 def _device_memory_notes(

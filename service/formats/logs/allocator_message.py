@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from service.formats.logs.lines import Log
@@ -12,6 +14,10 @@ _SIZE = r"(\d{1,6}(?:\.\d{1,6})?) (bytes|KiB|MiB|GiB)"
 _MESSAGE = re.compile(r"out of memory\. Tried to allocate ")
 _REACH = 2000  # characters that a message has at most
 _OTHER_PROCESS = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
+_OWN_PROCESS = "this process has"
+_MUCH_OF_A_DEVICE = 1 / 3
+"""What is left to a run beside so much says little of the memory that it needs. Contexts that other
+ranks leave on a device are far smaller."""
 _GIB = {"bytes": 2**-30, "KiB": 2**-20, "MiB": 2**-10, "GiB": 1.0}
 _FIELDS = {
     "asked_gib": re.compile(rf"Tried to allocate {_SIZE}"),
@@ -39,6 +45,12 @@ class AllocatorMessage:
     others_gib: float
     """Memory of other processes that the message names."""
 
+    @property
+    def others_held_much(self) -> bool:
+        """Returns whether other processes held a third of the device or more."""
+        capacity_gib = self.capacity_gib or math.inf
+        return self.others_gib >= _MUCH_OF_A_DEVICE * capacity_gib
+
 
 def allocator_message(text: str) -> AllocatorMessage | None:
     """Returns the figures, in GiB, of the last out-of-memory message that PyTorch's allocator
@@ -50,8 +62,20 @@ def allocator_message(text: str) -> AllocatorMessage | None:
     message = text[starts[-1] : starts[-1] + _REACH]
     message = message.splitlines()[0]
     figures = {name: _gib(pattern.search(message)) for name, pattern in _FIELDS.items()}
-    others = [_gib(match) or 0.0 for match in _OTHER_PROCESS.finditer(message)]
-    return AllocatorMessage(**figures, others_gib=sum(others))
+    return AllocatorMessage(**figures, others_gib=_others_gib(message, figures))
+
+
+def _others_gib(message: str, figures: Mapping[str, float | None]) -> float:
+    """Returns the memory of all processes but this one. In a container a process does not know its
+    own number, and the message names it like the others: it is then the smallest of those that can
+    hold what this one had reserved."""
+    processes = sorted(_gib(match) or 0.0 for match in _OTHER_PROCESS.finditer(message))
+    if _OWN_PROCESS in message:
+        return sum(processes)
+    reserved_gib = (figures["allocated_gib"] or 0.0) + (figures["unallocated_gib"] or 0.0)
+    own_gib = next((gib for gib in processes if gib >= reserved_gib), 0.0)
+    # A message that is cut off does not say what this process had: any may be its own.
+    return sum(processes) - own_gib if figures["allocated_gib"] is not None else 0.0
 
 
 def _gib(match: re.Match[str] | None) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from models.errors import Invalid
 from service.formats.logs.allocator_message import AllocatorMessage, allocator_message
@@ -20,12 +21,16 @@ from service.formats.logs.failure import (
     OUT_OF_MEMORY,
     around_last,
     last_error,
+    ran_out_in_evaluation,
 )
 from service.formats.logs.lines import Log, cut_lines
 from service.formats.logs.reading import Reading, RunArguments, read, read_arguments
 from service.formats.logs.stated_facts import Statement, stated_facts
 from service.formats.logs.symptoms import Symptom, symptoms
 from shardwright.secrets import mask_secrets
+
+
+OutOfMemoryCause = Literal["other_processes", "evaluation"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,9 @@ class LogTrouble:
     last_error: str | None
     symptoms: tuple[Symptom, ...]
     allocator: AllocatorMessage | None
+    out_of_memory_cause: OutOfMemoryCause | None
+    """Why memory ran out, where the layout of the training is not to blame; None where it may be.
+    An evaluation counts where steps of training came before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +100,17 @@ def read_contents(text: str, framework: str | None, global_batch: int | None) ->
     except Invalid as error:
         refusal = error
         printed = read_arguments(text, framework)  # a run that crashed early still prints them
+    allocator = allocator_message(text)
     framework_of_steps = None if reading is None else reading.framework
+    ends_out_of_memory = _ends_with(OUT_OF_MEMORY, text, framework_of_steps)
+    cause = _out_of_memory_cause(text, allocator, reading) if ends_out_of_memory else None
     return LogContents(
         reading=reading,
         refusal=refusal,
         printed=printed,
         tells_crash=CRASHED.search(text) is not None,
         tells_out_of_memory=OUT_OF_MEMORY.search(text) is not None,
-        ends_out_of_memory=_ends_with(OUT_OF_MEMORY, text, framework_of_steps),
+        ends_out_of_memory=ends_out_of_memory,
         ends_killed_by_host=_ends_with(KILLED_BY_HOST, text, framework_of_steps),
         devices=tuple(printed_devices(text)),
         statements=tuple(stated_facts(Log(text).text)),  # Log removes the colours
@@ -108,9 +119,21 @@ def read_contents(text: str, framework: str | None, global_batch: int | None) ->
             ends_in_crash=_ends_with(CRASHED, text),
             last_error=last_error(text),
             symptoms=tuple(symptoms(text)),
-            allocator=allocator_message(text),
+            allocator=allocator,
+            out_of_memory_cause=cause,
         ),
     )
+
+
+def _out_of_memory_cause(
+    text: str, allocator: AllocatorMessage | None, reading: Reading | None
+) -> OutOfMemoryCause | None:
+    """Returns why memory ran out, where the layout of the training is not to blame."""
+    if allocator is not None and allocator.others_held_much:
+        return "other_processes"
+    if reading is not None and ran_out_in_evaluation(text):
+        return "evaluation"
+    return None
 
 
 def _ends_with(message: re.Pattern[str], text: str, framework: str | None = None) -> bool:

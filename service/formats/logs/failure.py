@@ -39,6 +39,17 @@ CRASHED = re.compile(
 )
 """The last words of a process that failed."""
 
+_FRAME_OF_EVALUATION = re.compile(
+    r"File \"[^\"\n]{1,400}\", line \d{1,9}, in"
+    r" (?:\w{0,80}_)?(?:eval(?:uate|uation)?|validat(?:e|ion)|predict(?:ion)?)(?:_\w{0,80})?\r?$",
+    re.MULTILINE,
+)
+"""A frame of a traceback within an evaluation: `evaluation_loop` and `prediction_step` of
+transformers, `evaluate_and_print_results` of Megatron, `_run_validation`."""
+_SAVES_TOO = "_save_"  # as _maybe_log_save_evaluate of transformers does
+_TRACEBACK = "Traceback (most recent call last)"
+_TRACEBACK_REACH = 30_000  # characters: a hundred frames
+
 _EXCEPTION = re.compile(
     r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt)"
     r"(?::\s.{0,400}|:?\s{0,9}$)"
@@ -61,6 +72,19 @@ def around_last(message: re.Pattern[str], text: str) -> tuple[str, str] | None:
     has no match."""
     matches = [*message.finditer(text)]
     return (text[: matches[-1].start()], text[matches[-1].end() :]) if matches else None
+
+
+def ran_out_in_evaluation(text: str) -> bool:
+    """Returns whether the last traceback that ends with a device out of memory is of an
+    evaluation."""
+    frames = None
+    for match in OUT_OF_MEMORY.finditer(text):
+        earliest = max(0, match.start() - _TRACEBACK_REACH)
+        start = text.rfind(_TRACEBACK, earliest, match.start())
+        frames = text[start : match.start()] if start >= 0 else frames
+    return frames is not None and any(
+        _SAVES_TOO not in frame.group() for frame in _FRAME_OF_EVALUATION.finditer(frames)
+    )
 
 
 def last_error(text: str) -> str | None:

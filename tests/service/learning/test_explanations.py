@@ -315,6 +315,13 @@ def test_out_of_memory_is_told_what_was_needed_and_what_single_change_fits(share
     assert {"other_processes", "fragmentation", "allocated"} <= codes(answer)
 
 
+def test_memory_that_other_processes_held_is_named_first(shared_client) -> None:
+    log = OUT_OF_MEMORY.replace("Process 4711 has 20.50 GiB", "Process 4711 has 60.50 GiB")
+    answer = explained(shared_client, {**PREDICTION, "log": log})
+    assert answer["failure"]["kind"] == "not_of_the_layout"
+    assert answer["first_fix"].startswith("Memory ran out because other processes held 60.5 of 79")
+
+
 def test_out_of_memory_of_what_should_fit_asks_for_another_cause_first(shared_client) -> None:
     answer = explained(shared_client, {**PREDICTION, "outcome": "out_of_memory"})
     failure = answer["failure"]

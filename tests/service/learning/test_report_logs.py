@@ -649,6 +649,39 @@ def test_a_run_that_died_later_tells_its_speed_and_that_it_did_not_fit(client) -
     assert client.get("/v1/profiles/default/drift").json()["runs"] == 1
 
 
+OTHERS_HELD = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total"
+    " capacity of 79.11 GiB of which 1.07 GiB is free. Process 4711 has 60.50 GiB memory in use."
+    " Including non-PyTorch memory, this process has 17.50 GiB memory in use. Of the allocated"
+    " memory 16.25 GiB is allocated by PyTorch\n"
+)
+EVALUATION = (
+    'Traceback (most recent call last):\n  File "/opt/train.py", line 5, in evaluation_loop\n'
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+)
+
+
+@pytest.mark.parametrize("outcome", [None, "out_of_memory"])
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (OTHERS_HELD, "other processes held 60.5 of 79.1 GiB"),
+        (TITAN + EVALUATION, "an evaluation ran out of memory"),
+    ],
+)
+def test_memory_that_ran_out_for_another_reason_leaves_out_no_layout(
+    client, log: str, said: str, outcome: str | None
+) -> None:
+    found = client.post(ADDRESS, json={**PREDICTION, "log": log, "outcome": outcome}).json()
+    assert found["report"]["outcome"] == "crashed"
+    assert found["report"]["flag"] is None
+    (note,) = [note for note in found["notes"] if said in note]
+    assert note.endswith("so that no layout is left out for it")
+    question = {name: PREDICTION[name] for name in ("model", "cluster", "workload", "stack")}
+    answer = client.post("/v1/recommendations", json=question).json()
+    assert answer["out_of_memory"] == []
+
+
 def test_a_run_that_was_tried_again_and_trained_did_fit(client) -> None:
     """The log of both, one after the other."""
     log = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n" + TITAN

@@ -28,6 +28,34 @@ def test_every_figure_is_read() -> None:
     assert found.others_gib == pytest.approx(20.5)
 
 
+@pytest.mark.parametrize(
+    ("processes", "others_gib", "held_much"),
+    [
+        ("Process 7 has 71.40 GiB memory in use. Including non-PyTorch memory, this process has"
+         " 7.66 GiB memory in use.", 71.4, True),
+        ("Process 7 has 39.40 GiB memory in use. Including non-PyTorch memory, this process has"
+         " 39.50 GiB memory in use.", 39.4, True),
+        ("Process 7 has 506.00 MiB memory in use. Including non-PyTorch memory, this process has"
+         " 78.10 GiB memory in use.", 0.494, False),
+        # In a container no process is named as this one.
+        ("Process 7 has 79.08 GiB memory in use.", 0.0, False),
+        ("Process 7 has 8.20 GiB memory in use. Process 9 has 70.85 GiB memory in use.", 70.85,
+         True),
+    ],
+)  # fmt: skip
+def test_what_other_processes_held_is_told_apart(
+    processes: str, others_gib: float, held_much: bool
+) -> None:
+    found = allocator_message(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of"
+        f" which 25.19 MiB is free. {processes} Of the allocated memory 6.92 GiB is allocated by"
+        " PyTorch, and 210.34 MiB is reserved by PyTorch but unallocated."
+    )
+    assert found is not None
+    assert found.others_gib == pytest.approx(others_gib, abs=0.001)
+    assert found.others_held_much is held_much
+
+
 def test_a_message_that_is_cut_off_has_fewer() -> None:
     found = allocator_message("CUDA out of memory. Tried to allocate 1.96 GiB. GPU 0 has a tot")
     assert found is not None

@@ -7,11 +7,18 @@ import pytest
 from service.formats.logs.contents import LogContents, read_contents
 from tests.service.formats.logs.dialects import megatron, text
 
-OUT_OF_MEMORY = (
-    "\nTraceback (most recent call last):\n"
-    '  File "/workspace/train.py", line 212, in <module>\n    trainer.train()\n'
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.83 GiB.\n"
-)
+
+def crash(error: str, *functions: str) -> str:
+    """A traceback through functions."""
+    frames = "".join(
+        f'  File "/opt/train.py", line {line}, in {function}\n    call()\n'
+        for line, function in enumerate(functions, 40)
+    )
+    return f"\nTraceback (most recent call last):\n{frames}{error}\n"
+
+
+MEMORY_ERROR = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.83 GiB."
+OUT_OF_MEMORY = crash(MEMORY_ERROR, "<module>", "train", "training_step")
 
 
 def contents(log: str) -> LogContents:
@@ -44,3 +51,49 @@ def test_a_step_that_a_restart_repeats_is_one_if_another_follows() -> None:
     steps = [megatron(step, 4000.0) for step in range(2, 6)]
     log = text(steps) + OUT_OF_MEMORY + text([*steps[-1:], megatron(6, 4000.0)])
     assert not contents(log).ends_out_of_memory
+
+
+@pytest.mark.parametrize(
+    "functions",
+    [
+        ("_inner_training_loop", "_maybe_log_save_evaluate", "evaluate", "evaluation_loop"),
+        ("train", "evaluate_and_print_results", "forward_step"),
+        ("fit", "_run_validation", "forward"),
+        ("main", "eval_step"),
+        ("run", "validation_step"),
+    ],
+)
+@pytest.mark.parametrize("rank", ["", "[rank0]: "])
+def test_an_evaluation_that_ran_out_after_steps_says_nothing_of_the_layout(
+    functions: tuple[str, ...], rank: str
+) -> None:
+    failure = crash(MEMORY_ERROR, *functions).replace("\n", f"\n{rank}")
+    torchrun = crash("ChildFailedError: exitcode: 1", "<module>", "launch_agent")
+    trouble = contents(bars(1, 9) + failure + torchrun).trouble
+    assert trouble.out_of_memory_cause == "evaluation"
+    assert contents(failure).trouble.out_of_memory_cause is None  # as no step came before it
+    went_on = contents(bars(1, 9) + failure + bars(10, 20))
+    assert went_on.trouble.out_of_memory_cause is None
+
+
+@pytest.mark.parametrize(
+    "functions",
+    [
+        ("train", "training_step"),
+        ("_inner_training_loop", "_maybe_log_save_evaluate", "_save_checkpoint"),
+        ("train_valid_test_datasets_provider",),
+    ],
+)
+def test_a_training_that_ran_out_may_be_the_layouts_fault(functions: tuple[str, ...]) -> None:
+    ended = contents(bars(1, 9) + crash(MEMORY_ERROR, *functions))
+    assert ended.ends_out_of_memory
+    assert ended.trouble.out_of_memory_cause is None
+
+
+def test_memory_that_other_processes_held_says_nothing_of_the_layout() -> None:
+    error = (
+        f"{MEMORY_ERROR} GPU 0 has a total capacity of 79.11 GiB of which 1.07 GiB is free. Process"
+        " 4711 has 60.50 GiB memory in use. Including non-PyTorch memory, this process has 17.50"
+        " GiB memory in use. Of the allocated memory 16.25 GiB is allocated by PyTorch"
+    )
+    assert contents(crash(error)).trouble.out_of_memory_cause == "other_processes"
