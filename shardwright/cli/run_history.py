@@ -30,6 +30,10 @@ _WARM_UP = 0.1  # of the steps: compilation, autotuning and the first batches ar
 _FEWEST = 5  # steps behind the warm-up, below which one pause would decide the median
 _OUTCOMES = {"FINISHED": "ok", "FAILED": "crashed", "KILLED": "aborted"}
 """Outcomes by the status of a run of MLflow."""
+_STEPS = ("_step", "step", "Step")
+"""Columns with the step of a row: of a whole history of W&B, of other trackers, and of the points
+of one of W&B's charts."""
+_TIMES = ("_timestamp", "timestamp")
 _CLOCKS = ("step", "timestamp", "runtime")
 """Columns that say when, with or without an underscore before them."""
 
@@ -97,20 +101,27 @@ class RunHistory:
 
 
 def csv_history(path: Path) -> RunHistory:
-    """Returns the history in a CSV file. A column `_step` or `step` has the step, and `_timestamp`
-    or `timestamp` the time in seconds; any other column with numbers is a metric. Raises NoHistory
-    where there are no metrics by step."""
+    """Returns the history in a CSV file. A column `_step`, `step` or `Step` has the step, and
+    `_timestamp` or `timestamp` the time in seconds; any other column with numbers is a metric.
+    Raises NoHistory where there are no metrics by step."""
     metrics: dict[str, list[HistoryPoint]] = {}
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        for row in csv.DictReader(file):
-            step = _number(row.get("_step") or row.get("step"))
-            at_s = _number(row.get("_timestamp") or row.get("timestamp"))
-            for name, text in row.items():
-                value = _number(text) if name and name.strip("_") not in _CLOCKS else None
+        table = csv.DictReader(file)
+        names = [name for name in table.fieldnames or () if name]
+        steps = next((name for name in _STEPS if name in names), "")
+        times = next((name for name in _TIMES if name in names), "")
+        measured = [name for name in names if name.strip("_").lower() not in _CLOCKS]
+        for row in table:
+            step, at_s = _number(row.get(steps)), _number(row.get(times))
+            for name in measured:
+                value = _number(row[name])
                 if step is not None and value is not None:
                     metrics.setdefault(name, []).append(HistoryPoint(int(step), at_s, value))
     if not metrics:
-        raise NoHistory(f"{path} has no metrics by step: it needs a column _step or step")
+        raise NoHistory(
+            f"{path} has no metrics by step: it needs a column {', '.join(_STEPS[:-1])} or"
+            f" {_STEPS[-1]}, and columns of numbers; its columns are {', '.join(names) or 'none'}"
+        )
     return RunHistory(metrics=metrics)
 
 

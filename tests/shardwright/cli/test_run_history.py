@@ -66,5 +66,14 @@ def test_a_history_without_times_says_what_to_log(tmp_path: Path) -> None:
     with pytest.raises(NoHistory, match="log a metric step_time"):
         csv_history(path).step_time_s()
     path.write_text("loss\n1.0\n")
-    with pytest.raises(NoHistory, match="_step or step"):
+    with pytest.raises(NoHistory, match="_step, step or Step.*its columns are loss"):
         csv_history(path)
+
+
+def test_the_points_of_a_chart_are_read_as_they_are_exported(tmp_path: Path) -> None:
+    """W&B writes the name of the run before that of the metric, and its extremes beside it."""
+    path = tmp_path / "chart.csv"
+    name = "myrun - step_time"
+    rows = [f'"{step}","3.3","3.1","3.9"' for step in range(20)]
+    path.write_text(f'"Step","{name}","{name}__MIN","{name}__MAX"\n' + "\n".join(rows))
+    assert csv_history(path).report_members()["measured"] == {"step_time_s": 3.3}
