@@ -7,7 +7,8 @@ LLaMA-Factory, Unsloth. Of three forms the first that a log has is read.
   step's own time is worked out from the means of two drawings (`progress.own_seconds`).
   Evaluation draws bars of another length: those that took longest are of the training.
 - What it prints in the end: `train_runtime` and `train_steps_per_second`, the means of the whole
-  run, with its warm-up and evaluations (trainer_utils.py, speed_metrics).
+  run, with its warm-up and evaluations (trainer_utils.py, speed_metrics). The runtime of a resumed
+  run begins at the resume, and its steps are counted from there.
 
 A step is one of the optimizer. axolotl (utils/bench.py) and LLaMA-Factory (`vram_reserved`) print
 memory in GiB.
@@ -18,7 +19,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from service.formats.logs.lines import NUMBER, Line, Log, is_finite
+from service.formats.logs.lines import NUMBER, Line, Log, is_finite, positive_number
 from service.formats.logs.progress import Bar, bars_in, own_seconds, span_s
 from service.formats.logs.steps import Findings, MemoryKind, Step
 
@@ -30,6 +31,8 @@ _OF_TRAINING = re.compile(r"(?:train(?:ing)?|steps?|epochs? ?\d*|)", re.IGNORECA
 _STEPS_PER_SECOND = "train_steps_per_second"
 _RUNTIME = "train_runtime"
 _TOTAL = "Total optimization steps"
+_RESUMED = "Continuing training from global step"
+_RESUMED_FROM = re.compile(rf"{_RESUMED} (\d{{1,12}})")
 _VALUE = re.compile(
     rf"['\"]?\s{{0,40}}[:=]\s{{0,40}}['\"]?({NUMBER})(?=['\",\s}}]|$)", re.IGNORECASE
 )
@@ -105,16 +108,22 @@ def _steps_of_bars(log: Log) -> list[Step]:
 
 def _mean_step_of_run(log: Log) -> list[Step]:
     """Returns the mean step time of a finished run as one step, from train_runtime or
-    train_steps_per_second; no step where neither is printed."""
-    steps = _total_steps(log)
-    for line, before, after in log.around(_RUNTIME):
+    train_steps_per_second; no step where neither is printed. Of several runs the last counts."""
+    total = _total_steps(log)
+    resumed_from = _resumed_from(log)
+    for line, before, after in reversed([*log.around(_RUNTIME)]):
         runtime = _runtime_s(after)
-        if steps and runtime:
-            return [_step(line, steps, runtime / steps, before, starts=False)]
-    for line, before, after in log.around(_STEPS_PER_SECOND):
-        rate = _VALUE.match(after)
-        if rate and float(rate[1]) > 0:  # the step number is only shown, so 1 will do
-            return [_step(line, steps or 1, 1 / float(rate[1]), before, starts=False)]
+        rate = positive_number(_VALUE.match(after.partition(_STEPS_PER_SECOND)[2]))
+        steps = total or (round(rate * runtime) if rate and runtime else 0)
+        if runtime and steps > resumed_from:
+            seconds = runtime / (steps - resumed_from)
+            return [_step(line, steps, seconds, before, starts=False)]
+    if resumed_from:  # the printed rate also counts the steps that were done before
+        return []
+    for line, before, after in reversed([*log.around(_STEPS_PER_SECOND)]):
+        rate = positive_number(_VALUE.match(after))
+        if rate:  # the step number is only shown, so 1 will do
+            return [_step(line, total or 1, 1 / rate, before, starts=False)]
     return []
 
 
@@ -141,6 +150,15 @@ def _total_steps(log: Log) -> int | None:
         if (match := _INTEGER.match(after))
     ]
     return totals[-1] if totals else None
+
+
+def _resumed_from(log: Log) -> int:
+    """Returns the step from which the last run in the log was resumed; 0 where it began anew."""
+    step = 0
+    for line in log.lines(_TOTAL, _RESUMED):  # the total is announced first
+        match = _RESUMED_FROM.search(line.text)
+        step = int(match[1]) if match else 0
+    return step
 
 
 def _step(line: Line, number: int, seconds: float, text: str, *, starts: bool = True) -> Step:

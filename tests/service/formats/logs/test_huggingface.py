@@ -110,11 +110,33 @@ def test_the_bars_of_an_evaluation_are_told_by_their_length() -> None:
 
 
 def test_the_mean_of_the_whole_run_is_what_is_left_without_bars() -> None:
-    assert logs.read(END).value == pytest.approx(1 / 0.331)
+    assert logs.read(END).value == pytest.approx(3.025)  # of 302.5 s x 0.331/s = 100 steps
     steps = "[INFO|trainer.py:2134] 2025-04-19 12:10:44,123 >>   Total optimization steps = 100\n"
     reading = logs.read(steps + END)
     assert reading.value == pytest.approx(3.025)
     assert reading.timestamp is not None
+
+
+ANNOUNCED = "  Total optimization steps = 1,000\n"
+RESUMED = ANNOUNCED + "  Continuing training from global step 900\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "seconds"),
+    [
+        (RESUMED + END, 3.025),
+        (ANNOUNCED + RESUMED + END, 3.025),
+        (RESUMED + ANNOUNCED + END, 0.3025),  # of two runs, the last was not resumed
+        (RESUMED + "{'train_runtime': 10.0}\n" + RESUMED + END, 3.025),
+    ],
+)
+def test_the_runtime_of_a_resumed_run_is_of_the_steps_since(log: str, seconds: float) -> None:
+    assert logs.read(log).value == pytest.approx(seconds)
+
+
+def test_a_run_that_was_resumed_at_its_end_has_no_step() -> None:
+    with pytest.raises(Invalid, match="has no step"):
+        logs.read(RESUMED.replace("900", "1000") + END)
 
 
 def test_the_table_of_metrics_is_read() -> None:
