@@ -170,36 +170,31 @@ def require_run(submission: LogSubmission, contents: LogContents) -> None:
     if refusal is None:  # the log has steps
         return
     has_failed = submission.outcome not in (None, "ok")
-    ran_out = contents.tells_out_of_memory or contents.ends_killed_by_host
+    ran_out = contents.ends_out_of_memory or contents.ends_killed_by_host
     if has_failed or ran_out or _crashed(submission, contents):
         return
     # A log with the arguments of a run, or with a crash, may be of a run that failed early.
-    if contents.printed is not None or contents.tells_crash:
+    if contents.printed is not None or contents.trouble.ends_in_crash:
         refusal.rule += "; if the run failed before its first step, say so in outcome"
     refusal.rule += "".join(f"; {note}" for note in _cut_line_notes(contents))
     raise refusal
 
 
 def _crashed(submission: LogSubmission, contents: LogContents) -> bool:
-    """Returns whether a log without a step is of a run that crashed: it prints the run's arguments,
-    and ends with a crash. An outcome that the request states is not doubted here."""
-    has_started = contents.reading is None and contents.printed is not None
-    return submission.outcome is None and has_started and contents.tells_crash
+    """Returns whether a log is of a run that crashed: it ends with a crash, behind steps or else
+    behind the run's arguments. An outcome that the request states is not doubted here."""
+    has_started = contents.reading is not None or contents.printed is not None
+    return submission.outcome is None and has_started and contents.trouble.ends_in_crash
 
 
 def _outcome_of_run(submission: LogSubmission, contents: LogContents) -> Outcome:
     """Returns the outcome that the log shows, or else the one that the request states. Raises
     Invalid where the two contradict each other."""
-    # A run that trained may have caught an earlier error: only the end of its log counts.
-    if contents.reading is None:
-        shows_out_of_memory = contents.tells_out_of_memory
-    else:
-        shows_out_of_memory = contents.ends_out_of_memory
     # Layouts are left out for a run out of memory, even if the request says that it was one.
     if contents.trouble.out_of_memory_cause is not None:
         stated = submission.outcome
         return "crashed" if stated in (None, "out_of_memory") else stated
-    if not shows_out_of_memory:
+    if not contents.ends_out_of_memory:
         return _outcome_unless_out_of_memory(submission, contents)
     if submission.outcome not in (None, "out_of_memory"):
         rule = "is not what the log shows: it ends out of memory"

@@ -7,7 +7,6 @@ device itself says that something makes the run slow.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -16,10 +15,10 @@ from models.errors import Invalid
 from service.formats.logs.allocator_message import AllocatorMessage, allocator_message
 from service.formats.logs.devices import PrintedDevice, printed_devices
 from service.formats.logs.failure import (
-    CRASHED,
     KILLED_BY_HOST,
     OUT_OF_MEMORY,
-    around_last,
+    ending,
+    ends_in_crash,
     last_error,
     ran_out_in_evaluation,
 )
@@ -29,7 +28,6 @@ from service.formats.logs.stated_facts import Statement, stated_facts
 from service.formats.logs.symptoms import Symptom, symptoms
 from shardwright.secrets import mask_secrets
 
-
 OutOfMemoryCause = Literal["other_processes", "evaluation"]
 
 
@@ -38,7 +36,8 @@ class LogTrouble:
     """The parts of a log that an explanation quotes."""
 
     ends_in_crash: bool
-    """The last words of a process that failed are followed by no step."""
+    """The last words of a process that failed are followed by no step, and nobody had stopped the
+    run."""
     last_error: str | None
     symptoms: tuple[Symptom, ...]
     allocator: AllocatorMessage | None
@@ -57,9 +56,6 @@ class LogContents:
     """Why there is no reading."""
     printed: RunArguments | None
     """The arguments of a log without a reading, if it prints them."""
-    tells_crash: bool
-    tells_out_of_memory: bool
-    """A message says so, whether or not steps follow it."""
     ends_out_of_memory: bool
     """A message says that the run ran out of memory, and no step follows it. Steps behind it would
     be of a retry, which shows that the layout fits."""
@@ -101,23 +97,21 @@ def read_contents(text: str, framework: str | None, global_batch: int | None) ->
         refusal = error
         printed = read_arguments(text, framework)  # a run that crashed early still prints them
     allocator = allocator_message(text)
-    framework_of_steps = None if reading is None else reading.framework
-    ends_out_of_memory = _ends_with(OUT_OF_MEMORY, text, framework_of_steps)
-    cause = _out_of_memory_cause(text, allocator, reading) if ends_out_of_memory else None
+    end = ending(text, 0 if reading is None else reading.last_line)
+    ends_out_of_memory = OUT_OF_MEMORY.search(end) is not None
+    cause = _out_of_memory_cause(end, allocator, reading) if ends_out_of_memory else None
     return LogContents(
         reading=reading,
         refusal=refusal,
         printed=printed,
-        tells_crash=CRASHED.search(text) is not None,
-        tells_out_of_memory=OUT_OF_MEMORY.search(text) is not None,
         ends_out_of_memory=ends_out_of_memory,
-        ends_killed_by_host=_ends_with(KILLED_BY_HOST, text, framework_of_steps),
+        ends_killed_by_host=KILLED_BY_HOST.search(end) is not None,
         devices=tuple(printed_devices(text)),
         statements=tuple(stated_facts(Log(text).text)),  # Log removes the colours
         cut_lines=cut,
         trouble=LogTrouble(
-            ends_in_crash=_ends_with(CRASHED, text),
-            last_error=last_error(text),
+            ends_in_crash=ends_in_crash(end),
+            last_error=last_error(end) or last_error(text),
             symptoms=tuple(symptoms(text)),
             allocator=allocator,
             out_of_memory_cause=cause,
@@ -126,40 +120,14 @@ def read_contents(text: str, framework: str | None, global_batch: int | None) ->
 
 
 def _out_of_memory_cause(
-    text: str, allocator: AllocatorMessage | None, reading: Reading | None
+    end: str, allocator: AllocatorMessage | None, reading: Reading | None
 ) -> OutOfMemoryCause | None:
     """Returns why memory ran out, where the layout of the training is not to blame."""
     if allocator is not None and allocator.others_held_much:
         return "other_processes"
-    if reading is not None and ran_out_in_evaluation(text):
+    if reading is not None and ran_out_in_evaluation(end):
         return "evaluation"
     return None
-
-
-def _ends_with(message: re.Pattern[str], text: str, framework: str | None = None) -> bool:
-    """Returns True where a run ended with this message: a log has it, and no usable step of the
-    framework (of any, for None) follows its last occurrence, as one would after a restart."""
-    parts = around_last(message, text)
-    if parts is None:
-        return False
-    before, after = parts
-    following = _read_or_none(after, framework)
-    if following is None:
-        return True
-    if following.first_step != following.last_step:
-        return False
-    # A progress bar is drawn once more when its process ends, behind the traceback. Such a step is
-    # the one that was printed last.
-    preceding = _read_or_none(before, framework)
-    return preceding is not None and preceding.last_step == following.last_step
-
-
-def _read_or_none(text: str, framework: str | None) -> Reading | None:
-    """Returns the reading of a part of a log; None where it has no step to use."""
-    try:
-        return read(text, framework)
-    except Invalid:
-        return None
 
 
 def masked_unless_clean(log: str) -> str | None:

@@ -61,17 +61,47 @@ _OTHER_LAST_WORDS = re.compile(
 )
 _OF_THE_LAUNCHER = re.compile(
     r"ChildFailedError|SignalException|torch[./]distributed[./]elastic|CalledProcessError"
+    r"|Exited with exit code"
 )
 """Words in a launcher's last message, which only says that one of its processes failed."""
+_OF_A_LOST_PEER = re.compile(
+    r"Dist(?:Backend|Network|Store)Error|[Cc]onnection (?:reset|closed|aborted)|Broken ?[Pp]ipe"
+    r"|remote process exited|ncclRemoteError|NCCL communicator was aborted|TCPStore"
+    r"|[Cc]oordination service|[Hh]eartbeat"
+)
+"""Words of a process whose connection to another one broke, mostly because that one had failed."""
+_STOPPED = re.compile(
+    # Slurm slurmd/slurmstepd/req.c, which also cancels the other tasks once one has failed; PBS;
+    # LSF; torchrun
+    r"CANCELLED AT [^ ]{1,40} (?:\*\*\*|DUE TO (?:TIME LIMIT|PREEMPTION))"
+    r"|PBS: job killed: walltime|TERM_(?:RUNLIMIT|PREEMPT|OWNER)"
+    r"|\bKeyboardInterrupt\b|[Rr]eceived SIG(?:TERM|INT)\b|death signal, shutting down"
+)
+"""Messages that a person or a scheduler stopped the run."""
+_IGNORED_EXCEPTION = re.compile(
+    r"Exception ignored in.{0,1000}\n(?:.{0,100}Traceback \(most recent call last\).{0,100}\n)?"
+    r"(?:(?:\[[^\]\n]{1,80}\]:?|\d{1,6}:)?\s{2}.{0,2000}\n){0,200}.{0,2000}"
+)
+"""An exception in the clean-up of an object, up to the line that names it (Python/errors.c)."""
 _LINE_REACH = 2000  # characters of a line that are looked at
 _MAX_QUOTED = 300  # an error and its reason; what follows is a trace
 
 
-def around_last(message: re.Pattern[str], text: str) -> tuple[str, str] | None:
-    """Returns the text before the last match of a message, and the text behind it; None where it
-    has no match."""
-    matches = [*message.finditer(text)]
-    return (text[: matches[-1].start()], text[matches[-1].end() :]) if matches else None
+def ending(text: str, last_line: int) -> str:
+    """Returns the end of a log, from the line of its last step on, without the exceptions that
+    Python ignored as it cleaned up. `last_line` is 0 for a log without a step."""
+    lines = text.split("\n")[max(0, last_line - 1) :]
+    return _IGNORED_EXCEPTION.sub("", "\n".join(lines))
+
+
+def ends_in_crash(ending: str) -> bool:
+    """Returns whether the end of a log has the last words of a process that failed. A run that was
+    stopped from outside did not fail, whatever its processes say of it."""
+    if CRASHED.search(ending) is None:
+        return False
+    lines = [line for line in _lines(ending) if not _OF_THE_LAUNCHER.search(line)]
+    reasons = (line for line in lines if _STOPPED.search(line) or _says_why(line))
+    return _STOPPED.search(next(reasons, "")) is None
 
 
 def ran_out_in_evaluation(text: str) -> bool:
@@ -88,21 +118,28 @@ def ran_out_in_evaluation(text: str) -> bool:
 
 
 def last_error(text: str) -> str | None:
-    """Returns the last line that says why a process failed, as an answer may quote it; None
-    where no line does. A Python exception is preferred to other messages. A launcher's report
-    that one of its processes failed is taken only where there is nothing else."""
-    lines = [line[:_LINE_REACH] for line in Log(text).text.splitlines()]
+    """Returns the last line that says why a process failed, as an answer may quote it; None where
+    no line does. Errors of processes that lost a peer, and then a launcher's report that one of its
+    processes failed, are taken only where there is nothing else. A Python exception is preferred
+    to other messages."""
+    lines = _lines(text)
     of_processes = [line for line in lines if not _OF_THE_LAUNCHER.search(line)]
+    of_causes = [line for line in of_processes if not _OF_A_LOST_PEER.search(line)]
     # In the order of how much they explain.
-    for pattern, candidates in (
-        (_EXCEPTION, of_processes),
-        (_OTHER_LAST_WORDS, of_processes),
-        (_EXCEPTION, lines),
-    ):
-        match = next(_matches_from_the_end(pattern, candidates), None)
-        if match is not None:
-            return _quoted(match)
+    for candidates in (of_causes, of_processes, lines):
+        for pattern in (_EXCEPTION, _OTHER_LAST_WORDS):
+            match = next(_matches_from_the_end(pattern, candidates), None)
+            if match is not None:
+                return _quoted(match)
     return None
+
+
+def _lines(text: str) -> list[str]:
+    return [line[:_LINE_REACH] for line in Log(text).text.splitlines()]
+
+
+def _says_why(line: str) -> bool:
+    return _EXCEPTION.search(line) is not None or _OTHER_LAST_WORDS.search(line) is not None
 
 
 def _matches_from_the_end(pattern: re.Pattern[str], lines: list[str]) -> Iterator[str]:

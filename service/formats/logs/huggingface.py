@@ -83,8 +83,8 @@ def _steps_of_journal(log: Log) -> list[Step]:
 
 def _steps_of_bars(log: Log) -> list[Step]:
     """Returns a step for each drawing of the training's progress bar that has a new count and a
-    time for an iteration. Where there are several bars, the training's is the one with the total of steps
-    that the log announces, or else the one that took longest."""
+    time for an iteration. Where there are several bars, the training's is the one with the total of
+    steps that the log announces, or else the one that took longest."""
     drawn: defaultdict[int, list[tuple[Bar, Line]]] = defaultdict(list)
     for line in log.lines(*_BAR_MARKS):
         for bar in bars_in(line.text):

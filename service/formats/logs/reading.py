@@ -91,10 +91,9 @@ class Reading:
     """Their 90th percentile."""
     steps_found: int
     steps_used: int
-    first_step: int
-    """The number of the first step found, used or not."""
-    last_step: int
-    """The number of the last one found."""
+    last_line: int
+    """The line, from 1, that the last step found begins in, used or not. A step that repeats the
+    number of the one before, as a bar does that is drawn again, is none."""
     left_out: Mapping[str, int]
     """For each reason the number of steps that were not used."""
     regimes: tuple[SpeedRegime, ...]
@@ -327,8 +326,7 @@ def _reading_of_steps(
         high=high,
         steps_found=findings.history.count,
         steps_used=len(selection.used),
-        first_step=findings.history.attempts[0][0].number,
-        last_step=findings.history.attempts[-1][-1].number,
+        last_line=findings.history.attempts[-1][-1].line,
         left_out=selection.left_out,
         regimes=regimes,
         restarts=len(findings.history.attempts) - 1,

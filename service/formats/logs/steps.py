@@ -27,6 +27,8 @@ class Step:
     """One step, or the mean of the steps since the last line, as a log prints it."""
 
     number: int
+    line: int
+    """The line of the log that it is printed in, from 1."""
     value: float
     """In the unit of the log."""
     time: float
@@ -56,6 +58,7 @@ class Step:
         line in front of the time, in which a timestamp may stand. `fields` are other fields of the
         step, its number among them."""
         return cls(
+            line=line.number,
             value=seconds,
             time=seconds,
             label=line.label,

@@ -717,6 +717,16 @@ def test_a_log_of_a_run_that_did_not_fit_is_no_slow_run(client) -> None:
     assert found["report"]["residual"] is None
 
 
+def test_a_log_that_ends_in_a_crash_is_of_a_run_that_crashed(client) -> None:
+    crash = "Traceback (most recent call last):\n  File train.py, line 3\nValueError: no data\n"
+    report = client.post(ADDRESS, json={**PREDICTION, "log": TITAN + crash}).json()["report"]
+    assert (report["outcome"], report["measured"]["tokens_per_s_per_chip"]) == ("crashed", 7022)
+    stopped = "Traceback (most recent call last):\n  File train.py, line 3\nKeyboardInterrupt\n"
+    for end in (stopped, crash + TITAN):
+        report = client.post(ADDRESS, json={**PREDICTION, "log": TITAN + end}).json()["report"]
+        assert report["outcome"] == "ok"
+
+
 @pytest.mark.parametrize("outcome", ["crashed", "aborted", "out_of_memory"])
 def test_an_end_that_the_log_does_not_show_may_be_said(client, outcome: str) -> None:
     after_some = client.post(ADDRESS, json={**PREDICTION, "log": TITAN, "outcome": outcome}).json()[

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.formats.logs.contents import LogContents, read_contents
+from tests.service.formats.logs.dialects import bar as nemo_bar
 from tests.service.formats.logs.dialects import megatron, text
 
 
@@ -45,6 +46,11 @@ def test_a_run_that_printed_other_steps_after_a_failure_went_on(following: str) 
     log = bars(1, 9) + OUT_OF_MEMORY + following
     assert not contents(log).ends_out_of_memory
     assert not contents(log).trouble.ends_in_crash
+
+
+def test_a_bar_of_nemo_that_is_drawn_once_more_is_no_step() -> None:
+    log = "".join(f"\r{nemo_bar(step, 4.0, None)}" for step in range(1, 6))
+    assert contents(f"{log}{OUT_OF_MEMORY}\r{nemo_bar(5, 4.0, None)}").ends_out_of_memory
 
 
 def test_a_step_that_a_restart_repeats_is_one_if_another_follows() -> None:
@@ -97,3 +103,65 @@ def test_memory_that_other_processes_held_says_nothing_of_the_layout() -> None:
         " GiB memory in use. Of the allocated memory 16.25 GiB is allocated by PyTorch"
     )
     assert contents(crash(error)).trouble.out_of_memory_cause == "other_processes"
+
+
+STEPS = text([megatron(step, 4000.0) for step in range(2, 9)])
+SLURM = "slurmstepd: error: *** JOB 81 ON node1 CANCELLED AT 2025-05-01T16:00:12"
+LIMIT = f"{SLURM} DUE TO TIME LIMIT ***\n"
+CANCELLED = f"{SLURM} ***\n"
+LOST_PEER = crash(
+    "torch.distributed.DistBackendError: NCCL error: Connection reset by peer", "step"
+)
+NO_FILE = crash("FileNotFoundError: [Errno 2] No such file or directory: '/data/7.bin'", "main")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        LIMIT,
+        LIMIT + CANCELLED + "srun: Job step aborted: Waiting up to 32 seconds for job step.\n",
+        LIMIT.replace("TIME LIMIT", "PREEMPTION"),
+        CANCELLED + "srun: error: node1: task 0: Terminated\n",
+        crash("KeyboardInterrupt", "<module>", "train"),
+        crash("KeyboardInterrupt", "train").replace("\n", "\n[rank0]: ") + LOST_PEER,
+        "=>> PBS: job killed: walltime 3612 exceeded limit 3600\n" + LOST_PEER,
+    ],
+)
+def test_a_run_that_was_stopped_from_outside_did_not_crash(end: str) -> None:
+    assert not contents(STEPS + end).trouble.ends_in_crash
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        NO_FILE + CANCELLED,  # Slurm cancels the other tasks of a step
+        "srun: error: node1: task 3: Exited with exit code 1\n",
+        "srun: error: node1: task 3: Segmentation fault (core dumped)\n" + CANCELLED,
+        LIMIT.replace("TIME LIMIT", "NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"),
+        LOST_PEER + LIMIT,
+    ],
+)
+def test_a_run_that_failed_before_it_was_stopped_crashed(end: str) -> None:
+    assert contents(STEPS + end).trouble.ends_in_crash
+
+
+@pytest.mark.parametrize("rank", ["", "[rank0]: ", "3: "])
+def test_an_exception_that_python_ignores_in_a_clean_up_is_no_crash(rank: str) -> None:
+    ignored = "Exception ignored in: <function Reader.__del__ at 0x7f>" + crash(
+        "OSError: [Errno 9] Bad file descriptor", "__del__"
+    )
+    ignored = "".join(f"{rank}{line}\n" for line in ignored.splitlines())
+    assert not contents(STEPS + ignored).trouble.ends_in_crash
+    ended = contents(STEPS + ignored + NO_FILE)
+    assert ended.trouble.ends_in_crash
+    assert str(ended.trouble.last_error).startswith("FileNotFoundError")
+
+
+def test_the_error_that_ended_a_run_goes_before_one_that_it_survived() -> None:
+    survived = crash("ValueError: an image that cannot be read", "load")
+    assert contents(survived + STEPS + "Segmentation fault\n").trouble.last_error == (
+        "Segmentation fault"
+    )
+    assert contents(survived + STEPS).trouble.last_error == (
+        "ValueError: an image that cannot be read"
+    )
