@@ -99,7 +99,6 @@ def read_logged_run(store: Store, submission: LogSubmission, contents: LogConten
             *date.notes,
             *_speed_change_notes(reading),
             *_few_steps_notes(reading),
-            *_killed_by_host_notes(contents),
             *_out_of_memory_notes(contents),
             *_device_memory_notes(contents.reading, reading),
             *_no_steps_notes(reading, logged),
@@ -170,7 +169,7 @@ def require_run(submission: LogSubmission, contents: LogContents) -> None:
     if refusal is None:  # the log has steps
         return
     has_failed = submission.outcome not in (None, "ok")
-    ran_out = contents.ends_out_of_memory or contents.ends_killed_by_host
+    ran_out = contents.ends_out_of_memory or contents.trouble.out_of_memory_cause == "host"
     if has_failed or ran_out or _crashed(submission, contents):
         return
     # A log with the arguments of a run, or with a crash, may be of a run that failed early.
@@ -190,32 +189,23 @@ def _crashed(submission: LogSubmission, contents: LogContents) -> bool:
 def _outcome_of_run(submission: LogSubmission, contents: LogContents) -> Outcome:
     """Returns the outcome that the log shows, or else the one that the request states. Raises
     Invalid where the two contradict each other."""
+    cause = contents.trouble.out_of_memory_cause
+    stated = submission.outcome
+    if cause == "host" and stated in ("ok", "out_of_memory"):
+        rule = (
+            "is not what the log shows: it ends as the memory of a host was full, and the memory of"
+            " a device is another: send crashed, or leave it out"
+        )
+        raise Invalid("outcome", stated, rule)
     # Layouts are left out for a run out of memory, even if the request says that it was one.
-    if contents.trouble.out_of_memory_cause is not None:
-        stated = submission.outcome
+    if cause is not None:
         return "crashed" if stated in (None, "out_of_memory") else stated
     if not contents.ends_out_of_memory:
-        return _outcome_unless_out_of_memory(submission, contents)
-    if submission.outcome not in (None, "out_of_memory"):
+        return stated or ("crashed" if _crashed(submission, contents) else "ok")
+    if stated not in (None, "out_of_memory"):
         rule = "is not what the log shows: it ends out of memory"
-        raise Invalid("outcome", submission.outcome, rule)
+        raise Invalid("outcome", stated, rule)
     return "out_of_memory"
-
-
-def _outcome_unless_out_of_memory(submission: LogSubmission, contents: LogContents) -> Outcome:
-    """Returns the outcome of a run whose log shows no device out of memory: the one that the
-    request states, or else "crashed" or "ok". Raises Invalid where the log ends with processes that
-    were killed for want of host memory, and the request states "ok" or "out_of_memory"."""
-    if not contents.ends_killed_by_host:
-        return submission.outcome or ("crashed" if _crashed(submission, contents) else "ok")
-    if submission.outcome in ("ok", "out_of_memory"):
-        rule = (
-            "is not what the log shows: it ends with processes that were killed because the memory"
-            " of their host was full, and the memory of a device is another: send crashed, or"
-            " leave it out"
-        )
-        raise Invalid("outcome", submission.outcome, rule)
-    return submission.outcome or "crashed"
 
 
 def _report_of_log(
@@ -296,16 +286,6 @@ def _cut_line_notes(contents: LogContents) -> Iterator[str]:
         )
 
 
-def _killed_by_host_notes(contents: LogContents) -> Iterator[str]:
-    """Yields advice if the log shows that a host, and not a device, ran out of memory."""
-    if contents.ends_killed_by_host:
-        yield (
-            "the run was killed because the memory of a host was full, not that of a device: look"
-            " at the workers of the data loader, at what is offloaded, and at the memory that the"
-            " job asks its scheduler for"
-        )
-
-
 def _out_of_memory_notes(contents: LogContents) -> Iterator[str]:
     """Yields a note if memory ran out for a reason that says nothing of the layout."""
     cause = contents.trouble.out_of_memory_cause
@@ -321,6 +301,11 @@ def out_of_memory_words(cause: OutOfMemoryCause, message: AllocatorMessage | Non
         return (
             "an evaluation ran out of memory, after steps of training that fitted: give it a"
             " smaller batch, and do not keep the outputs of all its batches on the device"
+        )
+    if cause == "host":
+        return (
+            "the memory of a host was full, not that of a device: look at the workers of the data"
+            " loader, at what is offloaded, and at the memory that the job asks its scheduler for"
         )
     held = f"{message.others_gib:.1f} of {message.capacity_gib:.1f} GiB" if message else "much"
     return (

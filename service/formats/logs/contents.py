@@ -15,7 +15,7 @@ from models.errors import Invalid
 from service.formats.logs.allocator_message import AllocatorMessage, allocator_message
 from service.formats.logs.devices import PrintedDevice, printed_devices
 from service.formats.logs.failure import (
-    KILLED_BY_HOST,
+    HOST_OUT_OF_MEMORY,
     OUT_OF_MEMORY,
     ending,
     ends_in_crash,
@@ -28,7 +28,7 @@ from service.formats.logs.stated_facts import Statement, stated_facts
 from service.formats.logs.symptoms import Symptom, symptoms
 from shardwright.secrets import mask_secrets
 
-OutOfMemoryCause = Literal["other_processes", "evaluation"]
+OutOfMemoryCause = Literal["other_processes", "evaluation", "host"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,8 @@ class LogTrouble:
     symptoms: tuple[Symptom, ...]
     allocator: AllocatorMessage | None
     out_of_memory_cause: OutOfMemoryCause | None
-    """Why memory ran out, where the layout of the training is not to blame; None where it may be.
-    An evaluation counts where steps of training came before it."""
+    """Why memory ran out, where the layout of the training is not to blame; None where it may be,
+    and where none ran out. "host": it was that of a host, and not of a device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +59,6 @@ class LogContents:
     ends_out_of_memory: bool
     """A message says that the run ran out of memory, and no step follows it. Steps behind it would
     be of a retry, which shows that the layout fits."""
-    ends_killed_by_host: bool
-    """A message says that processes were ended because the memory of their host was full, and no
-    step follows it."""
     devices: tuple[PrintedDevice, ...]
     statements: tuple[Statement, ...]
     """Facts of the run that lines state."""
@@ -98,14 +95,11 @@ def read_contents(text: str, framework: str | None, global_batch: int | None) ->
         printed = read_arguments(text, framework)  # a run that crashed early still prints them
     allocator = allocator_message(text)
     end = ending(text, 0 if reading is None else reading.last_line)
-    ends_out_of_memory = OUT_OF_MEMORY.search(end) is not None
-    cause = _out_of_memory_cause(end, allocator, reading) if ends_out_of_memory else None
     return LogContents(
         reading=reading,
         refusal=refusal,
         printed=printed,
-        ends_out_of_memory=ends_out_of_memory,
-        ends_killed_by_host=KILLED_BY_HOST.search(end) is not None,
+        ends_out_of_memory=OUT_OF_MEMORY.search(end) is not None,
         devices=tuple(printed_devices(text)),
         statements=tuple(stated_facts(Log(text).text)),  # Log removes the colours
         cut_lines=cut,
@@ -114,7 +108,7 @@ def read_contents(text: str, framework: str | None, global_batch: int | None) ->
             last_error=last_error(end) or last_error(text),
             symptoms=tuple(symptoms(text)),
             allocator=allocator,
-            out_of_memory_cause=cause,
+            out_of_memory_cause=_out_of_memory_cause(end, allocator, reading),
         ),
     )
 
@@ -122,7 +116,11 @@ def read_contents(text: str, framework: str | None, global_batch: int | None) ->
 def _out_of_memory_cause(
     end: str, allocator: AllocatorMessage | None, reading: Reading | None
 ) -> OutOfMemoryCause | None:
-    """Returns why memory ran out, where the layout of the training is not to blame."""
+    """Returns why memory ran out at the end of a log, where the layout of the training is not to
+    blame; None where it may be, and where none ran out. An evaluation counts where steps of
+    training came before it."""
+    if OUT_OF_MEMORY.search(end) is None:
+        return "host" if HOST_OUT_OF_MEMORY.search(end) else None
     if allocator is not None and allocator.others_held_much:
         return "other_processes"
     if reading is not None and ran_out_in_evaluation(end):

@@ -10,10 +10,13 @@ from service.formats.logs.lines import Log
 from shardwright.secrets import mask_secrets
 
 OUT_OF_MEMORY = re.compile(
-    r"(?<!ray\.exceptions\.)OutOfMemoryError|hipErrorOutOfMemory|CUDA_ERROR_OUT_OF_MEMORY"
-    r"|(?:CUDA|HIP|NPU|XPU)(?: error:)? out of memory|Cuda failure (?:\d+ )?'out of"
-    r" memory'"
-    r"|cudaErrorMemoryAllocation|(?:CU|HIP|ROC)BLAS_STATUS_ALLOC_FAILED"
+    r"(?<!ray\.exceptions\.)(?<!java\.lang\.)OutOfMemoryError|hipErrorOutOfMemory"
+    # PyTorch, TransformerEngine, Triton, NCCL: the runtime, what failed, its number, the reason
+    r"|(?i:\b(?:CUDA|HIP|NPU|XPU|MUSA)\]?(?: (?:driver|runtime|failure|error)){0,2}"
+    r"(?: \(?\d{1,6}\)?)? ?:? '?out of memory)"
+    r"|Error out of memory at line \d"  # bitsandbytes
+    r"|CUDA_ERROR_OUT_OF_MEMORY|OUT_OF_DEVICE_MEMORY|cudaErrorMemoryAllocation"
+    r"|(?:CU|HIP|ROC)(?:BLAS|DNN|SOLVER)_STATUS_ALLOC_FAILED"
     r"|RESOURCE_EXHAUSTED: (?:XLA|Out of memory|Ran out of memory|Attempting to"
     r" (?:allocate|reserve)|Error allocating"
     r"|Error loading program|Failed to allocate)"
@@ -21,7 +24,7 @@ OUT_OF_MEMORY = re.compile(
 )
 """Messages that a device ran out of memory."""
 
-KILLED_BY_HOST = re.compile(
+HOST_OUT_OF_MEMORY = re.compile(
     # Slurm slurmd/slurmstepd/mgr.c, srun/task_state.c; the kernel mm/oom_kill.c; Kubernetes; PBS;
     # LSF; Ray
     r"[Dd]etected \d{1,6} oom[_-]kill event|Exceeded (?:step|job) memory limit"
@@ -29,9 +32,12 @@ KILLED_BY_HOST = re.compile(
     r"|[Oo]ut of memory: Kill(?:ed)? process|oom-kill:constraint=|\bOOMKilled\b"
     r"|PBS: job killed: (?:v?mem|cput?mem) |TERM_MEMLIMIT"
     r"|ray\.exceptions\.OutOfMemoryError"
+    # PyTorch c10/core/impl/alloc_cpu.cpp; the C library, C++, Python and NumPy
+    r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory|\[Errno 12\] Cannot allocate"
+    r"|std::bad_alloc|(?<![\w.])(?<!except )(?:numpy\.[\w.]{1,40}\.)?(?:_Array)?MemoryError\b"
 )
-"""Messages of a scheduler or a kernel that ended processes because the memory of their host, or
-their share of it, was full. It has nothing to do with that of a device."""
+"""Messages that the memory of a host, or a share of it, was full: of a scheduler or a kernel that
+ended processes, or of a process that got no more. It has nothing to do with that of a device."""
 
 CRASHED = re.compile(
     r"Traceback \(most recent call last\)|ChildFailedError|Fatal Python error|Segmentation fault"

@@ -701,12 +701,45 @@ def test_a_run_that_was_tried_again_and_trained_did_fit(client) -> None:
         ),
         "XlaRuntimeError: RESOURCE_EXHAUSTED: Attempting to allocate 1.25G. That was not possible.",
         "XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate request for 2.0GiB",
+        "RuntimeError: CUDA driver error: out of memory",
+        "RuntimeError: Triton Error [CUDA]: out of memory",
+        "common/util/cuda_driver.cpp:60 in function f: CUDA Error: out of memory",
+        "RuntimeError: cuda runtime error (2) : out of memory at THCStorage.cu:58",
+        "Error out of memory at line 380 in file /src/csrc/pythonInterface.c",
+        "level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
     ],
 )
 def test_out_of_memory_has_many_words(client, line: str) -> None:
     for log in (TITAN + line, line):
         report = client.post(ADDRESS, json={**PREDICTION, "log": log}).json()["report"]
         assert report["outcome"] == "out_of_memory"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't"
+        " allocate memory: you tried to allocate 128849018880 bytes.",
+        "OSError: [Errno 12] Cannot allocate memory",
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 30.0 GiB for an array",
+        "MemoryError",
+    ],
+)
+def test_the_memory_of_a_host_is_not_that_of_a_device(client, line: str) -> None:
+    for log in (TITAN + line, line):
+        found = client.post(ADDRESS, json={**PREDICTION, "log": log}).json()
+        assert found["report"]["outcome"] == "crashed"
+        assert any("the memory of a host was full" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["java.lang.OutOfMemoryError: Java heap space", "except MemoryError:", "Out of memory budget"],
+)
+def test_other_words_on_memory_are_of_neither(client, line: str) -> None:
+    found = client.post(ADDRESS, json={**PREDICTION, "log": TITAN + line}).json()
+    assert (found["report"]["outcome"], found["notes"]) == ("ok", [])
 
 
 def test_a_log_of_a_run_that_did_not_fit_is_no_slow_run(client) -> None:
