@@ -26,8 +26,9 @@ from service.formats.logs.steps import Findings, MemoryKind, Step
 _JSON_MARK = '"current_steps":'
 _JSON = re.compile(r'\s{0,9}(\d{1,12}),.{0,400}?"elapsed_time": "([^"]{1,40})"')
 _BAR_MARKS = ("s/it", "it/s")
-_OF_TRAINING = re.compile(r"(?:train(?:ing)?|steps?|epochs? ?\d*|)", re.IGNORECASE)
-"""The label before a progress bar of training. Other labels are of data sets and checkpoints."""
+_OF_TRAINING = re.compile(r"(?:train(?:ing)?|steps?|)", re.IGNORECASE)
+"""The label before a progress bar of training. Other labels are of data sets and checkpoints, or of
+epochs: such bars, of Lightning and others, count batches, of which a step may have several."""
 _STEPS_PER_SECOND = "train_steps_per_second"
 _RUNTIME = "train_runtime"
 _TOTAL = "Total optimization steps"
