@@ -99,6 +99,7 @@ def read_logged_run(store: Store, submission: LogSubmission, contents: LogConten
             *date.notes,
             *_speed_change_notes(reading),
             *_few_steps_notes(reading),
+            *_earlier_runs_notes(reading),
             *_out_of_memory_notes(contents),
             *_device_memory_notes(contents.reading, reading),
             *_no_steps_notes(reading, logged),
@@ -351,6 +352,15 @@ def _few_steps_notes(reading: logs.Reading | None) -> Iterator[str]:
         f" (left out: {why})"
     )
     yield f"{rests}: withdraw the report if that is not how the run went"
+
+
+def _earlier_runs_notes(reading: logs.Reading | None) -> Iterator[str]:
+    """Yields a note if the log has other runs before the one that was read."""
+    if reading is not None and reading.earlier_runs:
+        yield (
+            f"the log has {reading.earlier_runs + 1} runs, one after the other, and the report is"
+            " of the last: send the others by themselves"
+        )
 
 
 def _stack_with_logged_switches(

@@ -5,7 +5,8 @@ LLaMA-Factory, Unsloth. Of three forms the first that a log has is read.
   second (extras/callbacks.py).
 - The bar of tqdm that the Trainer draws (trainer_callback.py), `12/100 [00:35<04:15, 2.90s/it]`. A
   step's own time is worked out from the means of two drawings (`progress.own_seconds`).
-  Evaluation draws bars of another length: those that took longest are of the training.
+  Evaluation draws bars of another length: those that took longest are of the training, unless a
+  later run follows.
 - What it prints in the end: `train_runtime` and `train_steps_per_second`, the means of the whole
   run, with its warm-up and evaluations (trainer_utils.py, speed_metrics). The runtime of a resumed
   run begins at the resume, and its steps are counted from there.
@@ -18,6 +19,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from service.formats.logs.lines import NUMBER, Line, Log, is_finite, positive_number
 from service.formats.logs.progress import Bar, bars_in, own_seconds, span_s
@@ -40,6 +43,8 @@ _VALUE = re.compile(
 _SPAN = re.compile(r"['\"]?\s{0,40}[:=]\s{0,40}['\"]?([\d:.]{1,30})(?=['\",\s}]|$)")
 _INTEGER = re.compile(r"\s{0,9}=\s{0,9}([\d,]{1,20})")
 _LOSS = re.compile(rf"['\"]loss['\"]: ['\"]?({NUMBER})", re.IGNORECASE)
+_EVALUATED = re.compile(r"['\"]eval_\w|Running (?:Evaluation|Prediction)|eval metrics")
+"""What the Trainer prints of an evaluation."""
 _PEAKS: dict[str, MemoryKind] = {
     "memory/max_allocated (GiB)": "allocated",
     "memory/max_mem_allocated(gib)": "allocated",
@@ -50,11 +55,19 @@ _PEAKS: dict[str, MemoryKind] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    """A drawing of a progress bar, and the line that it stands in."""
+
+    bar: Bar
+    line: Line
+
+
 def find(log: Log) -> Findings:
     """Returns the steps and memory peaks of a log of the Trainer. Steps come from
     trainer_log.jsonl, else from progress bars, else from the summary at the end."""
     findings = Findings()
-    for step in _steps_of_journal(log) or _steps_of_bars(log) or _mean_step_of_run(log):
+    for step in _steps_of_journal(log) or _steps_of_bars(log, findings) or _mean_step_of_run(log):
         findings.history.add(step)
     for mark, kind in _PEAKS.items():
         findings.find_peaks(log, mark, _VALUE, kind)
@@ -82,35 +95,65 @@ def _steps_of_journal(log: Log) -> list[Step]:
     return steps
 
 
-def _steps_of_bars(log: Log) -> list[Step]:
+def _steps_of_bars(log: Log, findings: Findings) -> list[Step]:
     """Returns a step for each drawing of the training's progress bar that has a new count and a
-    time for an iteration. Where there are several bars, the training's is the one with the total of
-    steps that the log announces, or else the one that took longest."""
-    drawn: defaultdict[int, list[tuple[Bar, Line]]] = defaultdict(list)
+    time for an iteration. Of several runs the last counts, and `findings` notes the others."""
+    drawn: defaultdict[int, list[_Drawing]] = defaultdict(list)
     for line in log.lines(*_BAR_MARKS):
         for bar in bars_in(line.text):
             if bar.done and _OF_TRAINING.fullmatch(bar.label):
-                drawn[bar.total].append((bar, line))
+                drawn[bar.total].append(_Drawing(bar, line))
     if not drawn:
         return []
-    # Bars that took equally long are told apart by the number of their drawings.
-    of_training = max(
-        drawn.values(), key=lambda bars: (max(bar.elapsed_s for bar, _ in bars), len(bars))
-    )
-    if _total_steps(log) in drawn:
-        of_training = drawn[_total_steps(log) or 0]  # the 0 only satisfies the type checker
-    times = own_seconds([bar for bar, _ in of_training])
+    runs = _bars_of_runs(log, drawn)
+    findings.earlier_runs = len(runs) - 1
+    times = own_seconds([drawing.bar for drawing in runs[-1]])
     return [
-        _step(line, bar.done, seconds, line.text)
-        for (bar, line), seconds in zip(of_training, times, strict=True)
+        _step(drawing.line, drawing.bar.done, seconds, drawing.line.text)
+        for drawing, seconds in zip(runs[-1], times, strict=True)
         if seconds is not None
     ]
+
+
+def _bars_of_runs(log: Log, drawn: Mapping[int, Sequence[_Drawing]]) -> list[Sequence[_Drawing]]:
+    """Returns the drawings of the bar of each run in a log, the last run last. `drawn` has the
+    drawings of each bar by its length. Bars of runs have a total of steps that the log announces.
+    Where it announces none, the bar that took longest is one, and so is a bar that is first drawn
+    when that one had ended."""
+    totals = _announced_totals(log)
+    if totals and totals[-1] in drawn:
+        last_first = dict.fromkeys(reversed(totals))
+        return [drawn[total] for total in reversed(last_first) if total in drawn]
+    # Bars that took equally long are told apart by the number of their drawings.
+    runs = [
+        max(
+            drawn.values(),
+            key=lambda drawings: (max(each.bar.elapsed_s for each in drawings), len(drawings)),
+        )
+    ]
+    for drawings in drawn.values():  # in the order of their first drawings
+        if drawings[0].line.number > runs[-1][-1].line.number and _ended(log, runs[-1]):
+            runs.append(drawings)
+    return runs
+
+
+def _ended(log: Log, drawings: Sequence[_Drawing]) -> bool:
+    """Returns whether the run with this bar had ended when a later bar was drawn, so that this is
+    of another run and not of an evaluation. Losses of a training follow only in another run. tqdm
+    draws a bar that ends once more, with the mean of all its iterations."""
+    rest = log.text_from(drawings[-1].line)
+    if _LOSS.search(rest):
+        return True
+    if _EVALUATED.search(rest) or len(drawings) == 1:
+        return False
+    before, last = drawings[-2].bar, drawings[-1].bar
+    return before.done == last.done and before.seconds != last.seconds
 
 
 def _mean_step_of_run(log: Log) -> list[Step]:
     """Returns the mean step time of a finished run as one step, from train_runtime or
     train_steps_per_second; no step where neither is printed. Of several runs the last counts."""
-    total = _total_steps(log)
+    total = next(reversed(_announced_totals(log)), None)
     resumed_from = _resumed_from(log)
     for line, before, after in reversed([*log.around(_RUNTIME)]):
         runtime = _runtime_s(after)
@@ -142,15 +185,13 @@ def _runtime_s(after: str) -> float | None:
         return None
 
 
-def _total_steps(log: Log) -> int | None:
-    """Returns the number of steps that the Trainer announces for the last run in the log; None
-    where it announces none."""
-    totals = [
+def _announced_totals(log: Log) -> list[int]:
+    """Returns the number of steps that the Trainer announces for each run in the log."""
+    return [
         int(match[1].replace(",", ""))
         for _, _, after in log.around(_TOTAL)
         if (match := _INTEGER.match(after))
     ]
-    return totals[-1] if totals else None
 
 
 def _resumed_from(log: Log) -> int:

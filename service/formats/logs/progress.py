@@ -16,7 +16,9 @@ _TIMES = re.compile(
 """The end of a bar, as tqdm draws it (tqdm/std.py, format_meter)."""
 _COUNT = re.compile(r"(\d{1,12})/(\d{1,12})$")
 _COUNT_REACH = 30  # two numbers of 12 digits and a stroke
-_LABEL = re.compile(r"(?:^|[\s\]])([A-Za-z][\w ]{0,40}(?:\d/\d{1,6})?)?:?\s{0,9}\d{1,3}$")
+_LABEL = re.compile(
+    r"(?:^|[\s\]])([A-Za-z][\w ]{0,40}(?:\d/\d{1,6})?|\S{1,40}\)(?=:))?:?\s{0,9}\d{1,3}$"
+)
 _LABEL_REACH = 60  # a label of 40 characters and a percentage
 _BAR_REACH = 300  # characters of a bar before its times
 _SMOOTHING = 0.3

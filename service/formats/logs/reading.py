@@ -100,6 +100,8 @@ class Reading:
     """More than one where the speed changed for good, by 3% or more."""
     restarts: int
     """The number of times that the step number went back."""
+    earlier_runs: int
+    """The number of runs of other lengths in the log, before the one that was read."""
     global_batch: int | None
     """Sequences of the steps used, where they are printed."""
     device_tokens: float | None
@@ -330,6 +332,7 @@ def _reading_of_steps(
         left_out=selection.left_out,
         regimes=regimes,
         restarts=len(findings.history.attempts) - 1,
+        earlier_runs=findings.earlier_runs,
         global_batch=selection.batch,
         device_tokens=_median(step.tokens for step in selection.used),
         flops_per_token=_median(step.flops_per_token for step in selection.used),

@@ -137,6 +137,8 @@ class Findings:
     """Steps have the time of one sample, since the log does not say how many a step has."""
     used_memory_share: float | None = None
     """The largest share of its memory that a device had in use, where that alone is printed."""
+    earlier_runs: int = 0
+    """The number of runs in the log before the one that the steps are of."""
 
     def add_unread(self, line: Line, reason: str) -> None:
         """Notes a line that looks like a step and could not be read; only the first few are

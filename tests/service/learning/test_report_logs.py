@@ -108,6 +108,19 @@ def test_a_step_time_that_rests_on_little_is_owned_up_to(
     assert (said in notes[0]) if said else not notes
 
 
+def test_a_log_of_two_runs_says_that_the_last_was_read(client) -> None:
+    def bars(total: int, seconds: int) -> str:
+        return f"Total optimization steps = {total}\n" + "".join(
+            f"\r  3%|# | {n}/{total} [00:{n * seconds:02d}<18:15, {seconds:5.2f}s/it]"
+            for n in range(1, 9)
+        )
+
+    body = {**PREDICTION, "stack": "generic", "log": f"{bars(900, 4)}\n{bars(800, 2)}"}
+    found = client.post(ADDRESS, json=body).json()
+    assert found["reading"]["value"] == 2.0
+    assert any("the log has 2 runs" in note for note in found["notes"])
+
+
 def test_a_change_of_speed_is_owned_up_to(client) -> None:
     lines = [
         f" iteration {step:8d}/ 1000 | elapsed time per iteration (ms):"

@@ -23,7 +23,7 @@ def bar(
     )
 
 
-def bars(seconds: Sequence[float], drawn: Container[int] = range(10**6)) -> str:
+def bars(seconds: Sequence[float], total: int = 2000, drawn: Container[int] = range(10**6)) -> str:
     """The bar of steps that take so long, with the mean of tqdm (tqdm/std.py, EMA). `drawn` are the
     steps that draw it."""
     text = ""
@@ -37,7 +37,7 @@ def bars(seconds: Sequence[float], drawn: Container[int] = range(10**6)) -> str:
             rate = f"{mean_s / mean_steps:5.2f}s/it"
             if mean_s < mean_steps:
                 rate = f"{mean_steps / mean_s:5.2f}it/s"
-            text += bar(step, rate, len(seconds), elapsed_s=elapsed_s)
+            text += bar(step, rate, total, elapsed_s=elapsed_s)
             last, last_s = step, elapsed_s
     return text
 
@@ -97,7 +97,10 @@ def test_a_line_cut_out_of_a_bar_is_read() -> None:
     assert logs.read("12/100 [00:35<04:15, 2.9s/it]").value == 2.9
 
 
-@pytest.mark.parametrize("what", ["Map: ", "Loading checkpoint shards: ", "Tokenizing: "])
+@pytest.mark.parametrize(
+    "what",
+    ["Map: ", "Loading checkpoint shards: ", "Tokenizing: ", "Capturing graphs (mixed, FULL): "],
+)
 def test_bars_of_other_work_are_no_steps(what: str) -> None:
     with pytest.raises(Invalid, match="progress bar"):
         logs.read(bar(3, "2.00s/it", what=what))
@@ -107,6 +110,44 @@ def test_the_bars_of_an_evaluation_are_told_by_their_length() -> None:
     training = [bar(step, "3.00s/it") for step in range(1, 30)]
     evaluation = [bar(step, "9.50it/s", total=40) for step in range(1, 12)]
     assert logs.read("".join([*training, *evaluation, bar(30, "3.00s/it")])).value == 3.0
+
+
+TRAINED = "{'loss': 1.2, 'epoch': 0.1}\n"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        # The bar of a process that ends is drawn once more, with the mean of the whole run.
+        bars([9.0] * 20, 1000) + bar(20, " 8.50s/it", 1000) + "\n" + bars([5.3] * 15, 500),
+        bars([9.0] * 20, 1000) + "\n" + bars([5.3] * 10, 500) + f"\n{TRAINED}",
+        "Total optimization steps = 1,000\n"
+        + bars([9.0] * 20, 1000)
+        + "\nTotal optimization steps = 500\n"
+        + bars([5.3] * 15, 500),
+    ],
+)
+def test_of_two_runs_in_one_log_the_last_counts(log: str) -> None:
+    reading = logs.read(log)
+    assert reading.value == pytest.approx(5.3, rel=0.01)
+    assert reading.earlier_runs == 1
+
+
+EVALUATED = "{'eval_loss': 1.5, 'eval_runtime': 60.0, 'epoch': 1.0}\n"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        bars([2.0] * 20) + "\n" + bars([15.0] * 2, 4),  # killed within it
+        bars([2.0] * 20, 20) + bar(20, " 1.90s/it", 20) + bars([15.0] * 2, 2) + EVALUATED,
+        bars([2.0] * 10, 20) + bars([1.0] * 9, 9) + EVALUATED + bar(11, " 7.00s/it", 20),
+    ],
+)
+def test_a_bar_of_an_evaluation_is_no_later_run(log: str) -> None:
+    reading = logs.read(log)
+    assert reading.value == pytest.approx(2.0, rel=0.01)
+    assert reading.earlier_runs == 0
 
 
 def test_the_mean_of_the_whole_run_is_what_is_left_without_bars() -> None:
