@@ -341,10 +341,12 @@ def _speed_change_notes(reading: logs.Reading | None) -> Iterator[str]:
 
 
 def _few_steps_notes(reading: logs.Reading | None) -> Iterator[str]:
-    """Yields a note if the step time rests on few steps, or on less than half of those found."""
+    """Yields a note if the step time rests on few steps, or on less than half of those found. Steps
+    that several ranks print count once."""
     if reading is None:
         return
-    if reading.steps_used >= _FEW_STEPS and 2 * reading.steps_used >= reading.steps_found:
+    different_steps = reading.steps_found - reading.left_out.get("repeated", 0)
+    if reading.steps_used >= _FEW_STEPS and 2 * reading.steps_used >= different_steps:
         return
     why = ", ".join(f"{count} {reason}" for reason, count in reading.left_out.items()) or "none"
     rests = (
