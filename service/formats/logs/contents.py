@@ -36,8 +36,8 @@ class LogTrouble:
     """The parts of a log that an explanation quotes."""
 
     ends_in_crash: bool
-    """The last words of a process that failed are followed by no step, and nobody had stopped the
-    run."""
+    """The last words of a process that failed are followed by no step, and the run had neither been
+    stopped nor trained to its end."""
     last_error: str | None
     symptoms: tuple[Symptom, ...]
     allocator: AllocatorMessage | None

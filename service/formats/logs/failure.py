@@ -76,14 +76,16 @@ _OF_A_LOST_PEER = re.compile(
     r"|[Cc]oordination service|[Hh]eartbeat"
 )
 """Words of a process whose connection to another one broke, mostly because that one had failed."""
-_STOPPED = re.compile(
+_ENDED = re.compile(
     # Slurm slurmd/slurmstepd/req.c, which also cancels the other tasks once one has failed; PBS;
     # LSF; torchrun
     r"CANCELLED AT [^ ]{1,40} (?:\*\*\*|DUE TO (?:TIME LIMIT|PREEMPTION))"
     r"|PBS: job killed: walltime|TERM_(?:RUNLIMIT|PREEMPT|OWNER)"
     r"|\bKeyboardInterrupt\b|[Rr]eceived SIG(?:TERM|INT)\b|death signal, shutting down"
+    # Megatron-LM; transformers, twice; torchtitan; Lightning
+    r"|\[after training is done\]|['\"]train_runtime['\"]|Training completed|`Trainer\.fit` stopped"
 )
-"""Messages that a person or a scheduler stopped the run."""
+"""Messages that a person or a scheduler stopped the run, or that it trained to its end."""
 _IGNORED_EXCEPTION = re.compile(
     r"Exception ignored in.{0,1000}\n(?:.{0,100}Traceback \(most recent call last\).{0,100}\n)?"
     r"(?:(?:\[[^\]\n]{1,80}\]:?|\d{1,6}:)?\s{2}.{0,2000}\n){0,200}.{0,2000}"
@@ -102,12 +104,13 @@ def ending(text: str, last_line: int) -> str:
 
 def ends_in_crash(ending: str) -> bool:
     """Returns whether the end of a log has the last words of a process that failed. A run that was
-    stopped from outside did not fail, whatever its processes say of it."""
+    stopped from outside, or had trained to its end, did not fail, whatever its processes say as
+    they end."""
     if CRASHED.search(ending) is None:
         return False
     lines = [line for line in _lines(ending) if not _OF_THE_LAUNCHER.search(line)]
-    reasons = (line for line in lines if _STOPPED.search(line) or _says_why(line))
-    return _STOPPED.search(next(reasons, "")) is None
+    reasons = (line for line in lines if _ENDED.search(line) or _says_why(line))
+    return _ENDED.search(next(reasons, "")) is None
 
 
 def ran_out_in_evaluation(text: str) -> bool:

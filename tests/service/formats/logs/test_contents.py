@@ -109,6 +109,7 @@ STEPS = text([megatron(step, 4000.0) for step in range(2, 9)])
 SLURM = "slurmstepd: error: *** JOB 81 ON node1 CANCELLED AT 2025-05-01T16:00:12"
 LIMIT = f"{SLURM} DUE TO TIME LIMIT ***\n"
 CANCELLED = f"{SLURM} ***\n"
+EXIT = "srun: error: node1: task 3: Exited with exit code 1\n"
 LOST_PEER = crash(
     "torch.distributed.DistBackendError: NCCL error: Connection reset by peer", "step"
 )
@@ -125,9 +126,12 @@ NO_FILE = crash("FileNotFoundError: [Errno 2] No such file or directory: '/data/
         crash("KeyboardInterrupt", "<module>", "train"),
         crash("KeyboardInterrupt", "train").replace("\n", "\n[rank0]: ") + LOST_PEER,
         "=>> PBS: job killed: walltime 3612 exceeded limit 3600\n" + LOST_PEER,
+        "[after training is done] datetime: 2025-05-01 12:40:01\n" + EXIT,
+        "{'train_runtime': 302.5, 'train_loss': 1.2, 'epoch': 1.0}\n" + LOST_PEER,
+        "[titan] 2025-06-04 08:52:21,904 - root - INFO - Training completed\n" + EXIT,
     ],
 )
-def test_a_run_that_was_stopped_from_outside_did_not_crash(end: str) -> None:
+def test_a_run_that_was_stopped_or_had_trained_to_its_end_did_not_crash(end: str) -> None:
     assert not contents(STEPS + end).trouble.ends_in_crash
 
 
@@ -135,7 +139,7 @@ def test_a_run_that_was_stopped_from_outside_did_not_crash(end: str) -> None:
     "end",
     [
         NO_FILE + CANCELLED,  # Slurm cancels the other tasks of a step
-        "srun: error: node1: task 3: Exited with exit code 1\n",
+        EXIT,
         "srun: error: node1: task 3: Segmentation fault (core dumped)\n" + CANCELLED,
         LIMIT.replace("TIME LIMIT", "NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"),
         LOST_PEER + LIMIT,
