@@ -56,6 +56,32 @@ def test_what_other_processes_held_is_told_apart(
     assert found.others_held_much is held_much
 
 
+@pytest.mark.parametrize(("allocated", "others_gib"), [("5.20", 72.95), ("70.10", 0.0)])
+def test_a_message_of_an_early_release_tells_what_others_held(
+    allocated: str, others_gib: float
+) -> None:
+    found = allocator_message(
+        "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 79.15 GiB total"
+        f" capacity; {allocated} GiB already allocated; 1.00 GiB free; {float(allocated):.2f} GiB"
+        " reserved in total by PyTorch) If reserved memory is >> allocated memory try setting"
+    )
+    assert found is not None
+    assert (found.capacity_gib, found.free_gib) == (79.15, 1.0)
+    assert found.unallocated_gib == 0
+    assert found.others_gib == pytest.approx(others_gib)
+
+
+def test_a_message_that_names_no_other_process_may_leave_memory_to_others() -> None:
+    found = allocator_message(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of"
+        " which 1.11 GiB is free. Including non-PyTorch memory, this process has 8.00 GiB memory in"
+        " use. Of the allocated memory 6.92 GiB is allocated by PyTorch"
+    )
+    assert found is not None
+    assert found.others_gib == pytest.approx(70.0)
+    assert found.others_held_much
+
+
 def test_a_message_that_is_cut_off_has_fewer() -> None:
     found = allocator_message("CUDA out of memory. Tried to allocate 1.96 GiB. GPU 0 has a tot")
     assert found is not None
