@@ -131,23 +131,30 @@ def _bars_of_runs(log: Log, drawn: Mapping[int, Sequence[_Drawing]]) -> list[Seq
             key=lambda drawings: (max(each.bar.elapsed_s for each in drawings), len(drawings)),
         )
     ]
+    last_loss = _last_line(log, _LOSS, "loss")
+    last_evaluation = _last_line(log, _EVALUATED, "eval", "Running ")
     for drawings in drawn.values():  # in the order of their first drawings
-        if drawings[0].line.number > runs[-1][-1].line.number and _ended(log, runs[-1]):
+        end = runs[-1][-1].line.number
+        # An evaluation is no run. Losses of a training follow only in another run.
+        is_run = last_loss >= end or (last_evaluation < end and _is_closed(runs[-1]))
+        if drawings[0].line.number > end and is_run:
             runs.append(drawings)
     return runs
 
 
-def _ended(log: Log, drawings: Sequence[_Drawing]) -> bool:
-    """Returns whether the run with this bar had ended when a later bar was drawn, so that this is
-    of another run and not of an evaluation. Losses of a training follow only in another run. tqdm
-    draws a bar that ends once more, with the mean of all its iterations."""
-    rest = log.text_from(drawings[-1].line)
-    if _LOSS.search(rest):
-        return True
-    if _EVALUATED.search(rest) or len(drawings) == 1:
+def _is_closed(drawings: Sequence[_Drawing]) -> bool:
+    """Returns whether the process that drew a bar had ended: tqdm then draws the bar once more,
+    with the mean of all its iterations."""
+    if len(drawings) == 1:
         return False
     before, last = drawings[-2].bar, drawings[-1].bar
     return before.done == last.done and before.seconds != last.seconds
+
+
+def _last_line(log: Log, pattern: re.Pattern[str], *marks: str) -> int:
+    """Returns the number of the last line that has the pattern, among those that contain one of the
+    marks; 0 where none has it."""
+    return max((line.number for line in log.lines(*marks) if pattern.search(line.text)), default=0)
 
 
 def _mean_step_of_run(log: Log) -> list[Step]:

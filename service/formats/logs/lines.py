@@ -175,10 +175,6 @@ class Log:
             for before, after in line.around(mark):
                 yield line, before, after
 
-    def text_from(self, line: Line) -> str:
-        """Returns the text from the beginning of a line to the end."""
-        return "\n".join(text for number, text in self._numbered_lines() if number >= line.number)
-
     def section(self, first: str, last: str) -> Iterator[Line]:
         """Yields the lines from behind each line that contains `first` up to the next one that
         contains `last`, or to the end."""
