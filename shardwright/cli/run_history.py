@@ -34,8 +34,8 @@ _STEPS = ("_step", "step", "Step")
 """Columns with the step of a row: of a whole history of W&B, of other trackers, and of the points
 of one of W&B's charts."""
 _GLOBAL_STEP = "global_step"
-"""A metric with the step of the training, such as train/global_step of transformers' Trainer, beside
-which `_step` only counts what was logged."""
+"""A metric with the step of the training, such as train/global_step of transformers' Trainer.
+Beside it `_step` only counts what was logged."""
 _TIMES = ("_timestamp", "timestamp")
 _CLOCKS = ("step", "timestamp", "runtime")
 """Columns that say when, with or without an underscore before them."""
