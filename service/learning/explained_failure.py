@@ -3,7 +3,6 @@ nothing to do with its layout."""
 
 from __future__ import annotations
 
-from models.advice.layout_check import LayoutCheck
 from models.advice.remedies import must_change
 from models.advice.rule_cures import BrokenRule
 from models.cost.memory_uncertainty import percent
@@ -13,6 +12,7 @@ from models.prediction.prediction import Prediction
 from models.spec.constraints import SAFE_FIT_PROBABILITY
 from service.learning.examination import Examination
 from service.learning.explained_runs import ExplainedRun
+from service.learning.logged_runs import out_of_memory_words
 from service.schemas.check import BrokenRuleAnswer
 from service.schemas.explanation import FailureExplained, FailureKind, MemoryShare
 
@@ -34,7 +34,7 @@ def failure_explained(examination: Examination) -> FailureExplained:
     kind = _failure_kind(examination)
     return FailureExplained(
         kind=kind,
-        summary=_failure_sentence(kind, examination.check, error_line),
+        summary=_failure_sentence(kind, examination),
         error_line=error_line,
         broken_rules=[_broken_rule(run, broken) for broken in examination.check.broken_rules],
         # Without a prediction, `prediction` is None, and so is each figure.
@@ -62,9 +62,11 @@ def _failure_kind(examination: Examination) -> FailureKind:
     )
 
 
-def _failure_sentence(kind: FailureKind, check: LayoutCheck, error_line: str | None) -> str:
-    """Returns a sentence on why a run died. `error_line` is the last error in its log."""
-    quote = f": “{error_line}”" if error_line else ""
+def _failure_sentence(kind: FailureKind, examination: Examination) -> str:
+    """Returns a sentence on why a run died."""
+    check = examination.check
+    trouble = examination.run.trouble
+    quote = f": “{trouble.last_error}”" if trouble and trouble.last_error else ""
     if check.prediction is None:  # then a rule is broken
         rule = check.broken_rules[0]
         return f"the framework refuses this layout ({rule.rule.name}): {rule.message}"
@@ -82,9 +84,15 @@ def _failure_sentence(kind: FailureKind, check: LayoutCheck, error_line: str | N
         return (
             f"it most likely ran out of memory, whatever its log says{quote}: {needs} ({largest})"
         )
+    # Of a run that trained some steps it is known that it fitted, whatever was predicted.
+    fitted = examination.memory_shown.outcome == "fitted"
+    fits = "trained some steps" if fitted else needs
+    if trouble and trouble.out_of_memory_cause:
+        words = out_of_memory_words(trouble.out_of_memory_cause, trouble.allocator)
+        return f"{words}. The layout is legal, and {fits}"
     if not quote:
-        return f"neither memory nor layout explains it: the layout is legal, and {needs}"
-    return f"the error is not one of memory or layout{quote}. The layout is legal, and {needs}"
+        return f"neither memory nor layout explains it: the layout is legal, and {fits}"
+    return f"the error is not one of memory or layout{quote}. The layout is legal, and {fits}"
 
 
 def memory_words(prediction: Prediction) -> str:

@@ -163,14 +163,10 @@ def _logged_run(
     store: Store, request: Request, members: dict[str, Any], contents: LogContents
 ) -> LoggedRun:
     """Returns the run as its log tells of it, with the failure and the parts of a step that the
-    request adds. A log that ends in a crash makes the outcome "crashed" unless the request names
-    another."""
+    request adds."""
     submission = _log_submission(request, members)
     logged = read_logged_run(store, submission, contents)
     report = logged.report.model_copy(update=_fields_given(request, _BESIDE_LOG))
-    ends_in_crash = contents.trouble.ends_in_crash
-    if request.outcome is None and report.outcome == "ok" and ends_in_crash:
-        report = report.model_copy(update={"outcome": "crashed"})
     return replace(logged, report=report)
 
 

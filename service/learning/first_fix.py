@@ -70,7 +70,7 @@ def first_fix(
     if examination.run.reservations:
         return _fix_for_reservations(examination.run.reservations)
     if failure is not None:
-        return _fix_for_failure(failure, examination.check, examination.remedies, log)
+        return _fix_for_failure(failure, examination, log)
     if speed is None:  # nothing is predicted of an illegal layout
         return _fix_for_illegal_layout(examination.check)
     return _fix_for_speed(speed, gap, examination.remedies, log)
@@ -89,14 +89,16 @@ def _fix_for_reservations(reservations: Sequence[Reservation]) -> str:
 
 
 def _fix_for_failure(
-    failure: FailureExplained,
-    check: LayoutCheck,
-    remedies: Sequence[Remedy],
-    log: LogExplained | None,
+    failure: FailureExplained, examination: Examination, log: LogExplained | None
 ) -> str:
     """Returns the advice about a run that died: the cause to look at where the layout is not to
     blame, and else the change with the shortest step of those that fit; without such a change, the
     cure of a broken rule, or what comes nearest to fitting."""
+    check = examination.check
+    remedies = examination.remedies
+    trouble = examination.run.trouble
+    if failure.kind == "not_of_the_layout" and trouble and trouble.out_of_memory_cause:
+        return f"{_capitalised(failure.summary)}."  # which begins with what to do
     if failure.kind == "not_of_the_layout":
         where = "the error itself" if failure.error_line else "the last lines of its log"
         words = f"Start with {where}: {failure.summary}."

@@ -22,7 +22,8 @@ from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from service.field_violations import violations_of
 from service.formats import logs
-from service.formats.logs.contents import LogContents
+from service.formats.logs.allocator_message import AllocatorMessage
+from service.formats.logs.contents import LogContents, OutOfMemoryCause
 from service.formats.logs.lines import MAX_LINE_CHARACTERS
 from service.formats.megatron import arguments as megatron_arguments
 from service.learning.log_agreement import require_same_run
@@ -98,7 +99,8 @@ def read_logged_run(store: Store, submission: LogSubmission, contents: LogConten
             *date.notes,
             *_speed_change_notes(reading),
             *_few_steps_notes(reading),
-            *_killed_by_host_notes(contents),
+            *_earlier_runs_notes(reading),
+            *_out_of_memory_notes(contents),
             *_device_memory_notes(contents.reading, reading),
             *_no_steps_notes(reading, logged),
         ),
@@ -168,53 +170,43 @@ def require_run(submission: LogSubmission, contents: LogContents) -> None:
     if refusal is None:  # the log has steps
         return
     has_failed = submission.outcome not in (None, "ok")
-    ran_out = contents.tells_out_of_memory or contents.ends_killed_by_host
+    ran_out = contents.ends_out_of_memory or contents.trouble.out_of_memory_cause == "host"
     if has_failed or ran_out or _crashed(submission, contents):
         return
     # A log with the arguments of a run, or with a crash, may be of a run that failed early.
-    if contents.printed is not None or contents.tells_crash:
+    if contents.printed is not None or contents.trouble.ends_in_crash:
         refusal.rule += "; if the run failed before its first step, say so in outcome"
     refusal.rule += "".join(f"; {note}" for note in _cut_line_notes(contents))
     raise refusal
 
 
 def _crashed(submission: LogSubmission, contents: LogContents) -> bool:
-    """Returns whether a log without a step is of a run that crashed: it prints the run's arguments,
-    and ends with a crash. An outcome that the request states is not doubted here."""
-    has_started = contents.reading is None and contents.printed is not None
-    return submission.outcome is None and has_started and contents.tells_crash
+    """Returns whether a log is of a run that crashed: it ends with a crash, behind steps or else
+    behind the run's arguments. An outcome that the request states is not doubted here."""
+    has_started = contents.reading is not None or contents.printed is not None
+    return submission.outcome is None and has_started and contents.trouble.ends_in_crash
 
 
 def _outcome_of_run(submission: LogSubmission, contents: LogContents) -> Outcome:
     """Returns the outcome that the log shows, or else the one that the request states. Raises
     Invalid where the two contradict each other."""
-    # A run that trained may have caught an earlier error: only the end of its log counts.
-    if contents.reading is None:
-        shows_out_of_memory = contents.tells_out_of_memory
-    else:
-        shows_out_of_memory = contents.ends_out_of_memory
-    if not shows_out_of_memory:
-        return _outcome_unless_out_of_memory(submission, contents)
-    if submission.outcome not in (None, "out_of_memory"):
-        rule = "is not what the log shows: it ends out of memory"
-        raise Invalid("outcome", submission.outcome, rule)
-    return "out_of_memory"
-
-
-def _outcome_unless_out_of_memory(submission: LogSubmission, contents: LogContents) -> Outcome:
-    """Returns the outcome of a run whose log shows no device out of memory: the one that the
-    request states, or else "crashed" or "ok". Raises Invalid where the log ends with processes that
-    were killed for want of host memory, and the request states "ok" or "out_of_memory"."""
-    if not contents.ends_killed_by_host:
-        return submission.outcome or ("crashed" if _crashed(submission, contents) else "ok")
-    if submission.outcome in ("ok", "out_of_memory"):
+    cause = contents.trouble.out_of_memory_cause
+    stated = submission.outcome
+    if cause == "host" and stated in ("ok", "out_of_memory"):
         rule = (
-            "is not what the log shows: it ends with processes that were killed because the memory"
-            " of their host was full, and the memory of a device is another: send crashed, or"
-            " leave it out"
+            "is not what the log shows: it ends as the memory of a host was full, and the memory of"
+            " a device is another: send crashed, or leave it out"
         )
-        raise Invalid("outcome", submission.outcome, rule)
-    return submission.outcome or "crashed"
+        raise Invalid("outcome", stated, rule)
+    # Layouts are left out for a run out of memory, even if the request says that it was one.
+    if cause is not None:
+        return "crashed" if stated in (None, "out_of_memory") else stated
+    if not contents.ends_out_of_memory:
+        return stated or ("crashed" if _crashed(submission, contents) else "ok")
+    if stated not in (None, "out_of_memory"):
+        rule = "is not what the log shows: it ends out of memory"
+        raise Invalid("outcome", stated, rule)
+    return "out_of_memory"
 
 
 def _report_of_log(
@@ -295,14 +287,32 @@ def _cut_line_notes(contents: LogContents) -> Iterator[str]:
         )
 
 
-def _killed_by_host_notes(contents: LogContents) -> Iterator[str]:
-    """Yields advice if the log shows that a host, and not a device, ran out of memory."""
-    if contents.ends_killed_by_host:
-        yield (
-            "the run was killed because the memory of a host was full, not that of a device: look"
-            " at the workers of the data loader, at what is offloaded, and at the memory that the"
-            " job asks its scheduler for"
+def _out_of_memory_notes(contents: LogContents) -> Iterator[str]:
+    """Yields a note if memory ran out for a reason that says nothing of the layout."""
+    cause = contents.trouble.out_of_memory_cause
+    if cause is not None:
+        words = out_of_memory_words(cause, contents.trouble.allocator)
+        yield f"{words}. It does not count as out of memory, so that no layout is left out for it"
+
+
+def out_of_memory_words(cause: OutOfMemoryCause, message: AllocatorMessage | None) -> str:
+    """Returns a sentence, without its full stop, on why memory ran out though the layout is not to
+    blame, and what to do. `message` is that of the allocator, if it printed one."""
+    if cause == "evaluation":
+        return (
+            "an evaluation ran out of memory, after steps of training that fitted: give it a"
+            " smaller batch, and do not keep the outputs of all its batches on the device"
         )
+    if cause == "host":
+        return (
+            "the memory of a host was full, not that of a device: look at the workers of the data"
+            " loader, at what is offloaded, and at the memory that the job asks its scheduler for"
+        )
+    held = f"{message.others_gib:.1f} of {message.capacity_gib:.1f} GiB" if message else "much"
+    return (
+        f"memory ran out because other processes held {held} of the device, which says nothing of"
+        " the layout: end what is left of earlier runs, and start one rank a device"
+    )
 
 
 def _device_memory_notes(
@@ -331,10 +341,12 @@ def _speed_change_notes(reading: logs.Reading | None) -> Iterator[str]:
 
 
 def _few_steps_notes(reading: logs.Reading | None) -> Iterator[str]:
-    """Yields a note if the step time rests on few steps, or on less than half of those found."""
+    """Yields a note if the step time rests on few steps, or on less than half of those found. Steps
+    that several ranks print count once."""
     if reading is None:
         return
-    if reading.steps_used >= _FEW_STEPS and 2 * reading.steps_used >= reading.steps_found:
+    different_steps = reading.steps_found - reading.left_out.get("repeated", 0)
+    if reading.steps_used >= _FEW_STEPS and 2 * reading.steps_used >= different_steps:
         return
     why = ", ".join(f"{count} {reason}" for reason, count in reading.left_out.items()) or "none"
     rests = (
@@ -342,6 +354,15 @@ def _few_steps_notes(reading: logs.Reading | None) -> Iterator[str]:
         f" (left out: {why})"
     )
     yield f"{rests}: withdraw the report if that is not how the run went"
+
+
+def _earlier_runs_notes(reading: logs.Reading | None) -> Iterator[str]:
+    """Yields a note if the log has other runs before the one that was read."""
+    if reading is not None and reading.earlier_runs:
+        yield (
+            f"the log has {reading.earlier_runs + 1} runs, one after the other, and the report is"
+            " of the last: send the others by themselves"
+        )
 
 
 def _stack_with_logged_switches(

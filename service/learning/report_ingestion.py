@@ -8,6 +8,7 @@ names resolved.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from service.resolve.known_predictions import is_legal, prediction_of, shown_pre
 from service.resolve.profiles import active_profile
 from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.schemas.layout import LayoutFields
+from service.schemas.measured_run import MeasuredMemory
 from service.schemas.report import ReportAnswer, ReportForm, ReportSubmission
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.run_subject import LINKS
@@ -45,6 +47,7 @@ Refusal = DomainError | ServiceError
 
 _ATTRIBUTIONS = 256  # that are kept
 _MAX_CLOCK_SKEW = timedelta(days=1)
+_LEAST_OF_EXPECTED_MEMORY = 0.1  # no layout is predicted so wrongly: the unit is another
 _MOST_DEVICE_MEMORIES = 2
 """Most memory that a failed run had, in memories of a device: it may have had some of the
 host's."""
@@ -274,30 +277,50 @@ class _Ingestion:
             parts=parts,
             fit_verdict_agrees=_fit_verdict_agrees(submission.outcome, step_time_s, prediction),
             measured_at=submission.measured_at or datetime.now(UTC),
-            flag=self._flag(run, prediction, step_time_s, within_interval),
+            flag="; ".join(self._flags(run, prediction, step_time_s, within_interval)) or None,
             reservations=[*map(ReservationAnswer.model_validate, subject.reservations)],
             **rests_on,
         )
 
-    def _flag(
+    def _flags(
         self,
         run: _ReportedRun,
         prediction: Prediction,
         step_time_s: float | None,
         within_interval: bool | None,
-    ) -> str | None:
-        """Returns a sentence on what the prediction did not foresee: memory that ran out, or a step
-        time outside the interval. None where neither happened."""
+    ) -> Iterator[str]:
+        """Yields sentences on what the prediction did not foresee: memory that ran out, far less
+        memory than any step takes, and a step time outside the interval."""
         if run.submission.outcome == "out_of_memory" and prediction.fits:
             needed = f"{prediction.needed_gib:.1f} of {prediction.usable_gib:.1f} GiB"
-            return (
+            yield (
                 f"ran out of memory, {needed} expected: to fit had a probability of"
                 f" {prediction.fit_probability:.0%}"
             )
-        if step_time_s is None or within_interval:
-            return None
-        attribution = _attribution(run.problem, self._profile, run.layout)
-        return attribution.sentence(prediction, step_time_s, run.submission.parts)
+            return
+        yield from _memory_flags(run.submission.memory, prediction)
+        if step_time_s is not None and not within_interval:
+            attribution = _attribution(run.problem, self._profile, run.layout)
+            yield attribution.sentence(prediction, step_time_s, run.submission.parts)
+
+
+def _memory_flags(memory: MeasuredMemory | None, prediction: Prediction) -> Iterator[str]:
+    """Yields a sentence if the measured memory is so small that it may be a share of the
+    device's."""
+    if memory is None:
+        return
+    compared = measurements.compare_memory(memory, prediction)
+    for name, residual in (
+        ("reserved", compared.reserved_residual),
+        ("allocated", compared.allocated_residual),
+    ):
+        if residual is not None and residual < math.log(_LEAST_OF_EXPECTED_MEMORY):
+            gib = getattr(memory, f"{name}_gib")
+            expected_gib = getattr(prediction, f"{name}_gib")
+            yield (
+                f"measured {gib:g} GiB {name}, {expected_gib:.1f} expected: check the unit, which"
+                " is not a share of the device's memory"
+            )
 
 
 @cached_by_identity(_ATTRIBUTIONS, objects=2)

@@ -19,11 +19,13 @@ from models.prediction.prediction import Prediction
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
+from service.resolve import measurements
 from service.schemas.measured_run import MeasuredParts
 
 NOT_DESCRIBED = (
     "check the measurement, and that this model, layout and software are what ran on these chips"
 )
+_MANY_CHIPS = 4  # with fewer, a run may be slower by their number for other reasons
 _NO_EXPLANATION = f"no coefficient explains so large a gap; {NOT_DESCRIBED}"
 
 
@@ -47,8 +49,24 @@ class ResidualAttribution:
         measured = f"{mfu_seconds / step_time_s:.1%}"
         low = f"{mfu_seconds / prediction.step_time_high_s:.1%}"
         high = f"{mfu_seconds / prediction.step_time_low_s:.1%}"
-        reasons = "; ".join(_reasons(self.diagnosis(step_time_s, parts)))
+        reasons = "; ".join(self._reasons(prediction, step_time_s, parts))
         return f"measured {measured} MFU (causal), {low} to {high} expected: {reasons}"
+
+    def _reasons(
+        self, prediction: Prediction, step_time_s: float, parts: MeasuredParts | None
+    ) -> Iterator[str]:
+        """Yields the parts of a sentence on a gap."""
+        chips = self._problem.cluster.num_chips
+        if chips >= _MANY_CHIPS and measurements.is_within_interval(
+            step_time_s / chips, prediction
+        ):
+            yield (
+                f"a step is about {chips} times as long as predicted, and there are {chips} chips:"
+                " check that the rate is that of all chips, not of one, and that global_batch is"
+                " that of the whole step"
+            )
+            return
+        yield from _reasons(self.diagnosis(step_time_s, parts))
 
     def diagnosis(self, step_time_s: float, parts: MeasuredParts | None) -> Diagnosis:
         """Returns how much of the gap between a measured step and its prediction the measured parts

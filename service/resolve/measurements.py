@@ -45,7 +45,7 @@ def measured_speed(problem: Problem, measured: Measured, predicted_s: float) -> 
     if mfu["causal"] > 1:  # which counts the fewest FLOPs
         rule = (
             f"means a step of {rounded(step)} s and {mfu['causal']:.3g} times the chip's"
-            " peak; check the unit"
+            f" peak; check the unit{_batch_in_tokens_words(problem, mfu['causal'])}"
         )
         raise Invalid(f"measured.{form}", given, rule)
     tokens = problem.workload.tokens / step
@@ -56,6 +56,19 @@ def measured_speed(problem: Problem, measured: Measured, predicted_s: float) -> 
         tokens_per_s=tokens,
         tokens_per_s_per_chip=tokens / problem.cluster.num_chips,
         mfu=mfu,
+    )
+
+
+def _batch_in_tokens_words(problem: Problem, mfu: float) -> str:
+    """Returns words that continue "check the unit" where a global batch seems to be given in
+    tokens: the MFU is impossible, and possible with as many sequences as the batch would then be.
+    Returns "" elsewhere."""
+    sequences, rest = divmod(problem.workload.global_batch, problem.workload.seq_len)
+    if rest or mfu > problem.workload.seq_len:
+        return ""
+    return (
+        f", or workload.global_batch, which counts sequences: if {problem.workload.global_batch}"
+        f" are tokens, give {sequences}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from models.errors import Invalid
 from models.spec.flops import AttentionCount
@@ -22,6 +22,9 @@ SpeedForm = Literal[
 Seconds = Annotated[float, Field(ge=1e-6, le=1e7)]
 Rate = Annotated[float, Field(ge=1e-6, le=1e15)]
 Gib = Annotated[float, Field(ge=1e-6, le=1e6)]
+
+
+_MOST_MFU = 1.5  # more than 1, since a peak may be stated too low
 
 
 class _Part(Wire):
@@ -43,7 +46,7 @@ class MeasuredMfu(_Part):
 
     EXAMPLE: ClassVar[str] = '{"value": 0.41, "attention": "causal"}'
 
-    value: Annotated[float, Field(gt=0, le=1.5)]
+    value: Annotated[float, Field(gt=0, le=_MOST_MFU)]
     """A fraction: 0.41, not 41."""
     attention: AttentionCount
     """Attention FLOPs over causal keys, the full sequence, or not counted."""
@@ -51,6 +54,14 @@ class MeasuredMfu(_Part):
     """The peak of one chip; without it the dense peak of `peak_dtype`."""
     peak_dtype: Dtype | None = None
     """Without it the format of the matrix multiplications."""
+
+    @field_validator("value", mode="before")
+    @classmethod
+    def _refuse_percentage(cls, value: Any) -> Any:
+        """Raises ValueError, with the fraction, for an MFU that is given in percent."""
+        if isinstance(value, (int, float)) and _MOST_MFU < value <= 100:
+            raise ValueError(f"is a fraction: give {value / 100:g} for {value:g}%")
+        return value
 
     @model_validator(mode="after")
     def _refuse_both_peaks(self) -> Self:

@@ -23,8 +23,8 @@ class ToldLog(Wire):
     """Without it the log is recognised by its lines."""
     outcome: Outcome | None = None
     """The outcome of the run, where its log does not show it: a run that was killed, hung or was
-    stopped writes no line about it. Out of memory is read from the log, and a crash before the
-    first step from a log that prints its arguments."""
+    stopped writes no line about it. Out of memory and a crash are read from the log; a
+    crash before the first step only if the log prints the run's arguments."""
     labels: Labels = {}
 
 
@@ -105,7 +105,8 @@ class LogAnswer(Document):
     """A date of the log that was ignored, as it lies before 2015 or in the future; a step time that
     rests on fewer than three steps, or on less than half of those found; a speed that changed for
     good; what the arguments said of a run without a step; switches among its arguments that are not
-    those of what it is linked to."""
+    those of what it is linked to; memory that other processes held, or that an evaluation ran out
+    of, so that the run does not count as out of memory."""
     repeated: bool
     """The same bytes came before: `report` is the one they made then, and nothing was stored. The
     answer also has the header `Idempotency-Replayed`. Bytes whose report was withdrawn make a new

@@ -33,6 +33,9 @@ _OUTCOMES = {"FINISHED": "ok", "FAILED": "crashed", "KILLED": "aborted"}
 _STEPS = ("_step", "step", "Step")
 """Columns with the step of a row: of a whole history of W&B, of other trackers, and of the points
 of one of W&B's charts."""
+_GLOBAL_STEP = "global_step"
+"""A metric with the step of the training, such as train/global_step of transformers' Trainer.
+Beside it `_step` only counts what was logged."""
 _TIMES = ("_timestamp", "timestamp")
 _CLOCKS = ("step", "timestamp", "runtime")
 """Columns that say when, with or without an underscore before them."""
@@ -101,16 +104,18 @@ class RunHistory:
 
 
 def csv_history(path: Path) -> RunHistory:
-    """Returns the history in a CSV file. A column `_step`, `step` or `Step` has the step, and
-    `_timestamp` or `timestamp` the time in seconds; any other column with numbers is a metric.
-    Raises NoHistory where there are no metrics by step."""
+    """Returns the history in a CSV file. A column such as train/global_step has the step, or else
+    `_step`, `step` or `Step`. A column `_timestamp` or `timestamp` has the time in seconds, and any
+    other column with numbers is a metric. Raises NoHistory where there are no metrics by step."""
     metrics: dict[str, list[HistoryPoint]] = {}
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         table = csv.DictReader(file)
         names = [name for name in table.fieldnames or () if name]
-        steps = next((name for name in _STEPS if name in names), "")
+        counted = [name for name in names if name.rpartition("/")[2] == _GLOBAL_STEP]
+        steps = next((name for name in (*counted, *_STEPS) if name in names), "")
         times = next((name for name in _TIMES if name in names), "")
-        measured = [name for name in names if name.strip("_").lower() not in _CLOCKS]
+        clocks = [name for name in names if name.strip("_").lower() in _CLOCKS]
+        measured = [name for name in names if name not in (*counted, *clocks)]
         for row in table:
             step, at_s = _number(row.get(steps)), _number(row.get(times))
             for name in measured:

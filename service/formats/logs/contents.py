@@ -7,19 +7,20 @@ device itself says that something makes the run slow.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from models.errors import Invalid
 from service.formats.logs.allocator_message import AllocatorMessage, allocator_message
 from service.formats.logs.devices import PrintedDevice, printed_devices
 from service.formats.logs.failure import (
-    CRASHED,
-    KILLED_BY_HOST,
+    HOST_OUT_OF_MEMORY,
     OUT_OF_MEMORY,
+    ending,
+    ends_in_crash,
     last_error,
-    text_after_last,
+    ran_out_in_evaluation,
 )
 from service.formats.logs.lines import Log, cut_lines
 from service.formats.logs.reading import Reading, RunArguments, read, read_arguments
@@ -27,16 +28,22 @@ from service.formats.logs.stated_facts import Statement, stated_facts
 from service.formats.logs.symptoms import Symptom, symptoms
 from shardwright.secrets import mask_secrets
 
+OutOfMemoryCause = Literal["other_processes", "evaluation", "host"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTrouble:
     """The parts of a log that an explanation quotes."""
 
     ends_in_crash: bool
-    """The last words of a process that failed are followed by no step."""
+    """The last words of a process that failed are followed by no step, and the run had neither been
+    stopped nor trained to its end."""
     last_error: str | None
     symptoms: tuple[Symptom, ...]
     allocator: AllocatorMessage | None
+    out_of_memory_cause: OutOfMemoryCause | None
+    """Why memory ran out, where the layout of the training is not to blame; None where it may be,
+    and where none ran out. "host": it was that of a host, and not of a device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +56,9 @@ class LogContents:
     """Why there is no reading."""
     printed: RunArguments | None
     """The arguments of a log without a reading, if it prints them."""
-    tells_crash: bool
-    tells_out_of_memory: bool
-    """A message says so, whether or not steps follow it."""
     ends_out_of_memory: bool
     """A message says that the run ran out of memory, and no step follows it. Steps behind it would
     be of a retry, which shows that the layout fits."""
-    ends_killed_by_host: bool
-    """A message says that processes were ended because the memory of their host was full, and no
-    step follows it."""
     devices: tuple[PrintedDevice, ...]
     statements: tuple[Statement, ...]
     """Facts of the run that lines state."""
@@ -92,37 +93,39 @@ def read_contents(text: str, framework: str | None, global_batch: int | None) ->
     except Invalid as error:
         refusal = error
         printed = read_arguments(text, framework)  # a run that crashed early still prints them
-    framework_of_steps = None if reading is None else reading.framework
+    allocator = allocator_message(text)
+    end = ending(text, 0 if reading is None else reading.last_line)
     return LogContents(
         reading=reading,
         refusal=refusal,
         printed=printed,
-        tells_crash=CRASHED.search(text) is not None,
-        tells_out_of_memory=OUT_OF_MEMORY.search(text) is not None,
-        ends_out_of_memory=_ends_with(OUT_OF_MEMORY, text, framework_of_steps),
-        ends_killed_by_host=_ends_with(KILLED_BY_HOST, text, framework_of_steps),
+        ends_out_of_memory=OUT_OF_MEMORY.search(end) is not None,
         devices=tuple(printed_devices(text)),
         statements=tuple(stated_facts(Log(text).text)),  # Log removes the colours
         cut_lines=cut,
         trouble=LogTrouble(
-            ends_in_crash=_ends_with(CRASHED, text),
-            last_error=last_error(text),
+            ends_in_crash=ends_in_crash(end),
+            last_error=last_error(end) or last_error(text),
             symptoms=tuple(symptoms(text)),
-            allocator=allocator_message(text),
+            allocator=allocator,
+            out_of_memory_cause=_out_of_memory_cause(end, allocator, reading),
         ),
     )
 
 
-def _ends_with(message: re.Pattern[str], text: str, framework: str | None = None) -> bool:
-    """Returns True where a run ended with this message: a log has it, and no usable step of the
-    framework (of any, for None) follows its last occurrence, as one would after a restart."""
-    if message.search(text) is None:
-        return False
-    try:
-        read(text_after_last(message, text), framework)
-    except Invalid:
-        return True
-    return False
+def _out_of_memory_cause(
+    end: str, allocator: AllocatorMessage | None, reading: Reading | None
+) -> OutOfMemoryCause | None:
+    """Returns why memory ran out at the end of a log, where the layout of the training is not to
+    blame; None where it may be, and where none ran out. An evaluation counts where steps of
+    training came before it."""
+    if OUT_OF_MEMORY.search(end) is None:
+        return "host" if HOST_OUT_OF_MEMORY.search(end) else None
+    if allocator is not None and allocator.others_held_much:
+        return "other_processes"
+    if reading is not None and ran_out_in_evaluation(end):
+        return "evaluation"
+    return None
 
 
 def masked_unless_clean(log: str) -> str | None:

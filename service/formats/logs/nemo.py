@@ -81,7 +81,7 @@ def _read(line: Line, before: str, after: str, prints: _Prints, findings: Findin
     bar of "Epoch 0: 3/50 [00:12<03:10, reduced_train_loss=9.8, train_step_timing in s=4.68]". Notes
     that a line could not be read."""
     if values := _LIST.match(after):  # the times of all steps, at the end of the run
-        prints.summary = prints.summary or _listed_steps(values)
+        prints.summary = prints.summary or _listed_steps(line, values)
         return
     value = _VALUE.match(after)
     if not value or not is_printed_in_full(value.group(1), after[value.end() :]):
@@ -121,13 +121,14 @@ def _last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 
 def _add_bar_step(bar: list[Step], step: Step) -> None:
     """Adds a step of a progress bar, in place of one with its number: an advancing bar is drawn
-    first with the values of the step before, then with its own."""
+    first with the values of the step before, then with its own. The step keeps its first line,
+    since a bar is also drawn once more when its process ends."""
     if bar and bar[-1].number == step.number:
-        bar.pop()
+        step = replace(step, line=bar.pop().line)
     bar.append(step)
 
 
-def _listed_steps(values: re.Match[str]) -> list[Step]:
+def _listed_steps(line: Line, values: re.Match[str]) -> list[Step]:
     """Returns the steps of the list at the end of a run, "train_step_timing in s: [44.9, 4.7,
     4.7]". The last value of a list that is cut off may be cut too, and is dropped."""
     # Group 1 is the list, and group 2 the bracket that closes it.
@@ -135,7 +136,10 @@ def _listed_steps(values: re.Match[str]) -> list[Step]:
     if not all(re.fullmatch(rf"\s*(?:{NUMBER})\s*", value, re.IGNORECASE) for value in printed):
         return []
     times = enumerate(map(float, printed))
-    return [Step(number=index, value=time, time=time, is_start=index == 0) for index, time in times]
+    return [
+        Step(number=index, line=line.number, value=time, time=time, is_start=index == 0)
+        for index, time in times
+    ]
 
 
 def _clock_s(printed: str) -> float | None:

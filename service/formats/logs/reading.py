@@ -91,12 +91,17 @@ class Reading:
     """Their 90th percentile."""
     steps_found: int
     steps_used: int
+    last_line: int
+    """The line, from 1, that the last step found begins in, used or not. A step that repeats the
+    number of the one before, as a bar does that is drawn again, is none."""
     left_out: Mapping[str, int]
     """For each reason the number of steps that were not used."""
     regimes: tuple[SpeedRegime, ...]
     """More than one where the speed changed for good, by 3% or more."""
     restarts: int
     """The number of times that the step number went back."""
+    earlier_runs: int
+    """The number of runs of other lengths in the log, before the one that was read."""
     global_batch: int | None
     """Sequences of the steps used, where they are printed."""
     device_tokens: float | None
@@ -323,9 +328,11 @@ def _reading_of_steps(
         high=high,
         steps_found=findings.history.count,
         steps_used=len(selection.used),
+        last_line=findings.history.attempts[-1][-1].line,
         left_out=selection.left_out,
         regimes=regimes,
         restarts=len(findings.history.attempts) - 1,
+        earlier_runs=findings.earlier_runs,
         global_batch=selection.batch,
         device_tokens=_median(step.tokens for step in selection.used),
         flops_per_token=_median(step.flops_per_token for step in selection.used),

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, Literal
 
@@ -17,6 +17,10 @@ from service.formats.logs.lines import Line, Log, Unread, parse_timestamp
 
 MemoryKind = Literal["reserved", "allocated"]
 
+_RANKS_APART = timedelta(seconds=10)
+"""Ranks print a step within seconds of each other. A restart, which loads a checkpoint, takes
+longer."""
+_SAME_SPEED = 0.1  # of a step's time, by which ranks differ that wait for each other
 _MAX_UNREAD = 20  # enough to see what the lines have in common
 _MAX_STEP_S = 1e9  # thirty years: longer ones are no times
 _MAX_GIB = 1e6  # a thousand times what a device has: larger ones are no memory
@@ -27,6 +31,8 @@ class Step:
     """One step, or the mean of the steps since the last line, as a log prints it."""
 
     number: int
+    line: int
+    """The line of the log that it is printed in, from 1."""
     value: float
     """In the unit of the log."""
     time: float
@@ -56,6 +62,7 @@ class Step:
         line in front of the time, in which a timestamp may stand. `fields` are other fields of the
         step, its number among them."""
         return cls(
+            line=line.number,
             value=seconds,
             time=seconds,
             label=line.label,
@@ -79,24 +86,43 @@ class StepHistory:
     """Steps that an attempt printed again, perhaps by another rank."""
     _last_number: dict[str, int] = field(default_factory=dict)
     """The number of the attempt's last step by its label: lines of one label alone are in order."""
-    _seen: set[int] = field(default_factory=set)
-    """The numbers of the attempt's steps."""
+    _seen: dict[int, Step] = field(default_factory=dict)
+    """The attempt's steps by number."""
 
     def add(self, step: Step) -> None:
         """Adds a step to the last attempt. A step number that goes back begins a new attempt,
         and one that has been seen counts as repeated."""
         # A label names the rank that prints. Ranks print out of step with each other, so a number
         # is compared only with the last one of its own rank.
-        if not self.attempts or step.number < self._last_number.get(step.label, 0):
+        last_number = self._last_number.get(step.label, 0)
+        if self._is_of_another_rank(step, last_number):
+            self.repeated += 1
+            return
+        if not self.attempts or step.number < last_number:
             self.attempts.append([])
             self._last_number = {}
-            self._seen = set()
+            self._seen = {}
         self._last_number[step.label] = step.number
         if step.number in self._seen:
             self.repeated += 1
         else:
             self.attempts[-1].append(step)
-            self._seen.add(step.number)
+            self._seen[step.number] = step
+
+    def _is_of_another_rank(self, step: Step, last_number: int) -> bool:
+        """Returns whether a step without a label was printed by another rank than the same step
+        before it, and not after a restart, whose first step is slow: it is as fast, and printed at
+        the same time of day, or, where that is not known, one step late."""
+        earlier = self._seen.get(step.number)
+        if step.label or earlier is None or step.number >= last_number:
+            return False
+        if abs(step.time - earlier.time) > _SAME_SPEED * earlier.time:
+            return False
+        if step.timestamp is None or earlier.timestamp is None:
+            return step.number == last_number - 1
+        # Clocks of one log have the same zone, even where only some lines print it.
+        later_by = step.timestamp.replace(tzinfo=None) - earlier.timestamp.replace(tzinfo=None)
+        return abs(later_by) <= _RANKS_APART
 
     def scale(self, factor: float) -> None:
         """Multiplies the time of every step by a factor: by the samples of a step, where the log
@@ -134,6 +160,8 @@ class Findings:
     """Steps have the time of one sample, since the log does not say how many a step has."""
     used_memory_share: float | None = None
     """The largest share of its memory that a device had in use, where that alone is printed."""
+    earlier_runs: int = 0
+    """The number of runs in the log before the one that the steps are of."""
 
     def add_unread(self, line: Line, reason: str) -> None:
         """Notes a line that looks like a step and could not be read; only the first few are

@@ -49,6 +49,7 @@ def _read(line: Line, before: str, after: str, findings: Findings) -> None:
     findings.history.add(
         Step(
             number=index,
+            line=line.number,
             value=tokens_per_s,
             # Tokens of a step are not printed, but all steps have equally many.
             time=1 / tokens_per_s if tokens_per_s else math.inf,

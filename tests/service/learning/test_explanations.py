@@ -315,6 +315,13 @@ def test_out_of_memory_is_told_what_was_needed_and_what_single_change_fits(share
     assert {"other_processes", "fragmentation", "allocated"} <= codes(answer)
 
 
+def test_memory_that_other_processes_held_is_named_first(shared_client) -> None:
+    log = OUT_OF_MEMORY.replace("Process 4711 has 20.50 GiB", "Process 4711 has 60.50 GiB")
+    answer = explained(shared_client, {**PREDICTION, "log": log})
+    assert answer["failure"]["kind"] == "not_of_the_layout"
+    assert answer["first_fix"].startswith("Memory ran out because other processes held 60.5 of 79")
+
+
 def test_out_of_memory_of_what_should_fit_asks_for_another_cause_first(shared_client) -> None:
     answer = explained(shared_client, {**PREDICTION, "outcome": "out_of_memory"})
     failure = answer["failure"]
@@ -367,10 +374,30 @@ def test_a_crash_after_some_steps_is_seen_unless_the_run_went_on(shared_client) 
     answer = explained(shared_client, {**CLUSTER, "log": died})
     assert answer["outcome"] == "crashed"
     assert answer["failure"]["kind"] == "not_of_the_layout"
+    assert answer["first_fix"].endswith("The layout is legal, and trained some steps.")
     assert answer["speed"]["within_interval"] is True
     went_on = explained(shared_client, {**CLUSTER, "log": died + trained})
     assert went_on["outcome"] == "ok"
     assert went_on["failure"] is None
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "slurmstepd: error: *** JOB 8 ON n1 CANCELLED AT 2025-05-01T16:00 DUE TO TIME LIMIT ***\n",
+        "Traceback (most recent call last):\n  File train.py, line 3\nKeyboardInterrupt\n",
+        "Exception ignored in: <function Reader.__del__>\nTraceback (most recent call last):\n"
+        "  File train.py, line 3\nOSError: [Errno 9] Bad file descriptor\n",
+    ],
+)
+def test_a_run_that_trained_until_it_was_stopped_is_explained_by_its_speed(
+    shared_client, end: str
+) -> None:
+    log = ARGUMENTS + steps(9, *[3.9] * 20) + end
+    answer = explained(shared_client, {**CLUSTER, "log": log})
+    assert answer["outcome"] == "ok"
+    assert answer["failure"] is None
+    assert "slower than predicted" in answer["first_fix"]
 
 
 def test_a_run_that_was_stopped_without_a_word_is_sent_to_its_log(shared_client) -> None:

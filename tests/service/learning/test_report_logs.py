@@ -108,6 +108,19 @@ def test_a_step_time_that_rests_on_little_is_owned_up_to(
     assert (said in notes[0]) if said else not notes
 
 
+def test_a_log_of_two_runs_says_that_the_last_was_read(client) -> None:
+    def bars(total: int, seconds: int) -> str:
+        return f"Total optimization steps = {total}\n" + "".join(
+            f"\r  3%|# | {n}/{total} [00:{n * seconds:02d}<18:15, {seconds:5.2f}s/it]"
+            for n in range(1, 9)
+        )
+
+    body = {**PREDICTION, "stack": "generic", "log": f"{bars(900, 4)}\n{bars(800, 2)}"}
+    found = client.post(ADDRESS, json=body).json()
+    assert found["reading"]["value"] == 2.0
+    assert any("the log has 2 runs" in note for note in found["notes"])
+
+
 def test_a_change_of_speed_is_owned_up_to(client) -> None:
     lines = [
         f" iteration {step:8d}/ 1000 | elapsed time per iteration (ms):"
@@ -649,6 +662,39 @@ def test_a_run_that_died_later_tells_its_speed_and_that_it_did_not_fit(client) -
     assert client.get("/v1/profiles/default/drift").json()["runs"] == 1
 
 
+OTHERS_HELD = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total"
+    " capacity of 79.11 GiB of which 1.07 GiB is free. Process 4711 has 60.50 GiB memory in use."
+    " Including non-PyTorch memory, this process has 17.50 GiB memory in use. Of the allocated"
+    " memory 16.25 GiB is allocated by PyTorch\n"
+)
+EVALUATION = (
+    'Traceback (most recent call last):\n  File "/opt/train.py", line 5, in evaluation_loop\n'
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+)
+
+
+@pytest.mark.parametrize("outcome", [None, "out_of_memory"])
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (OTHERS_HELD, "other processes held 60.5 of 79.1 GiB"),
+        (TITAN + EVALUATION, "an evaluation ran out of memory"),
+    ],
+)
+def test_memory_that_ran_out_for_another_reason_leaves_out_no_layout(
+    client, log: str, said: str, outcome: str | None
+) -> None:
+    found = client.post(ADDRESS, json={**PREDICTION, "log": log, "outcome": outcome}).json()
+    assert found["report"]["outcome"] == "crashed"
+    assert found["report"]["flag"] is None
+    (note,) = [note for note in found["notes"] if said in note]
+    assert note.endswith("so that no layout is left out for it")
+    question = {name: PREDICTION[name] for name in ("model", "cluster", "workload", "stack")}
+    answer = client.post("/v1/recommendations", json=question).json()
+    assert answer["out_of_memory"] == []
+
+
 def test_a_run_that_was_tried_again_and_trained_did_fit(client) -> None:
     """The log of both, one after the other."""
     log = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n" + TITAN
@@ -668,6 +714,12 @@ def test_a_run_that_was_tried_again_and_trained_did_fit(client) -> None:
         ),
         "XlaRuntimeError: RESOURCE_EXHAUSTED: Attempting to allocate 1.25G. That was not possible.",
         "XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate request for 2.0GiB",
+        "RuntimeError: CUDA driver error: out of memory",
+        "RuntimeError: Triton Error [CUDA]: out of memory",
+        "common/util/cuda_driver.cpp:60 in function f: CUDA Error: out of memory",
+        "RuntimeError: cuda runtime error (2) : out of memory at THCStorage.cu:58",
+        "Error out of memory at line 380 in file /src/csrc/pythonInterface.c",
+        "level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
     ],
 )
 def test_out_of_memory_has_many_words(client, line: str) -> None:
@@ -676,12 +728,49 @@ def test_out_of_memory_has_many_words(client, line: str) -> None:
         assert report["outcome"] == "out_of_memory"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't"
+        " allocate memory: you tried to allocate 128849018880 bytes.",
+        "OSError: [Errno 12] Cannot allocate memory",
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 30.0 GiB for an array",
+        "MemoryError",
+    ],
+)
+def test_the_memory_of_a_host_is_not_that_of_a_device(client, line: str) -> None:
+    for log in (TITAN + line, line):
+        found = client.post(ADDRESS, json={**PREDICTION, "log": log}).json()
+        assert found["report"]["outcome"] == "crashed"
+        assert any("the memory of a host was full" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["java.lang.OutOfMemoryError: Java heap space", "except MemoryError:", "Out of memory budget"],
+)
+def test_other_words_on_memory_are_of_neither(client, line: str) -> None:
+    found = client.post(ADDRESS, json={**PREDICTION, "log": TITAN + line}).json()
+    assert (found["report"]["outcome"], found["notes"]) == ("ok", [])
+
+
 def test_a_log_of_a_run_that_did_not_fit_is_no_slow_run(client) -> None:
     log = "loading\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     found = client.post(ADDRESS, json={**PREDICTION, "log": log}).json()
     assert found["reading"] is None
     assert found["report"]["outcome"] == "out_of_memory"
     assert found["report"]["residual"] is None
+
+
+def test_a_log_that_ends_in_a_crash_is_of_a_run_that_crashed(client) -> None:
+    crash = "Traceback (most recent call last):\n  File train.py, line 3\nValueError: no data\n"
+    report = client.post(ADDRESS, json={**PREDICTION, "log": TITAN + crash}).json()["report"]
+    assert (report["outcome"], report["measured"]["tokens_per_s_per_chip"]) == ("crashed", 7022)
+    stopped = "Traceback (most recent call last):\n  File train.py, line 3\nKeyboardInterrupt\n"
+    for end in (stopped, crash + TITAN):
+        report = client.post(ADDRESS, json={**PREDICTION, "log": TITAN + end}).json()["report"]
+        assert report["outcome"] == "ok"
 
 
 @pytest.mark.parametrize("outcome", ["crashed", "aborted", "out_of_memory"])

@@ -172,6 +172,11 @@ def test_out_of_memory_is_flagged_where_it_was_not_foreseen(
         ),
         ({"measured": {"step_time_s": 2000.0}}, "/measured/step_time_s", "check the unit"),
         ({"measured": {"tokens_per_s": 500.0}}, "/measured/tokens_per_s", "check the unit"),
+        (
+            {"measured": {"mfu": {"value": 30, "attention": "causal"}}},
+            "/measured/mfu/value",
+            "is a fraction: give 0.3 for 30%",
+        ),
     ],
 )
 def test_what_no_run_can_have_measured_is_refused(
@@ -183,6 +188,32 @@ def test_what_no_run_can_have_measured_is_refused(
     batch = shared_client.post("/v1/reports", json={"reports": [REPORT, report]}).json()
     (error,) = batch["items"][1]["errors"]
     assert (error["pointer"], error["rule"]) == (f"/reports/1{pointer}", alone["errors"][0]["rule"])
+
+
+def test_a_share_of_the_memory_is_flagged(client) -> None:
+    share = client.post("/v1/reports", json={**REPORT, "memory": {"reserved_gib": 0.85}}).json()
+    assert "measured 0.85 GiB reserved" in share["flag"]
+    expected = share["prediction"]["reserved_gib"]
+    fine = client.post("/v1/reports", json={**REPORT, "memory": {"reserved_gib": expected}}).json()
+    assert fine["flag"] is None
+
+
+def test_a_rate_of_one_chip_is_told_by_the_number_of_chips(client) -> None:
+    reported = client.post("/v1/reports", json=REPORT).json()
+    chips = QUESTION["cluster"]["num_chips"]
+    rate = reported["measured"]["tokens_per_s"] / chips
+    of_one = client.post("/v1/reports", json={**REPORT, "measured": {"tokens_per_s": rate}}).json()
+    assert f"and there are {chips} chips: check that the rate is that of all" in of_one["flag"]
+
+
+def test_a_batch_in_tokens_is_named_as_one(shared_client) -> None:
+    batch = QUESTION["workload"]["global_batch"]
+    tokens = batch * QUESTION["workload"]["seq_len"]
+    body = changed(REPORT, "workload.global_batch", tokens)
+    problem = assert_problem(
+        shared_client.post("/v1/reports", json=body), "invalid", "/measured/step_time_s"
+    )
+    assert f"if {tokens} are tokens, give {batch}" in problem["errors"][0]["rule"]
 
 
 def test_experts_may_be_out_of_balance(client) -> None:

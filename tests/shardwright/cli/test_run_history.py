@@ -77,3 +77,13 @@ def test_the_points_of_a_chart_are_read_as_they_are_exported(tmp_path: Path) -> 
     rows = [f'"{step}","3.3","3.1","3.9"' for step in range(20)]
     path.write_text(f'"Step","{name}","{name}__MIN","{name}__MAX"\n' + "\n".join(rows))
     assert csv_history(path).report_members()["measured"] == {"step_time_s": 3.3}
+
+
+@pytest.mark.parametrize("column", ["train/global_step", "trainer/global_step"])
+def test_the_step_of_the_training_goes_before_the_count_of_what_was_logged(
+    tmp_path: Path, column: str
+) -> None:
+    path = tmp_path / "history.csv"
+    rows = [f"{n},{25.0 * n},{10 * n},{3 - n / 10}" for n in range(20)]
+    path.write_text(f"_step,_timestamp,{column},train/loss\n" + "\n".join(rows))
+    assert csv_history(path).step_time_s() == pytest.approx(2.5)

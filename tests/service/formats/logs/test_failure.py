@@ -41,6 +41,24 @@ def test_the_last_exception_counts() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2251, remote"
+        " process exited or there was a network error, NCCL version 2.21.5",
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by"
+        " peer [10.0.0.2]:21321",
+        "RuntimeError: NCCL communicator was aborted on rank 0.",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+    ],
+)
+def test_the_error_of_a_process_goes_before_those_of_its_peers(lost: str) -> None:
+    cause = "FileNotFoundError: [Errno 2] No such file or directory: '/data/shard_0042.bin'"
+    for log in (f"[rank2]: {cause}\n[rank0]: {lost}\n", f"{lost}\n{cause}\n{lost}\n"):
+        assert last_error(f"{log}srun: error: node1: task 0: Exited with exit code 1\n") == cause
+    assert last_error(f"[rank0]: {lost}\n") == lost
+
+
 def test_what_is_not_of_python_is_quoted_too() -> None:
     log = "step: 1\nsrun: error: node17: task 3: Segmentation fault (core dumped)\n"
     assert last_error(log) == ("srun: error: node17: task 3: Segmentation fault (core dumped)")

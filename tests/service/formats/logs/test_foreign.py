@@ -23,6 +23,12 @@ from service.formats import logs
             "nanochat",
             "step_time_s",
         ),
+        (
+            "Epoch 0:  24%|##3  | 188/800 [08:26<27:17,  2.67s/it, v_num=0, train_loss=1.230]",
+            "Lightning",
+            "step_time_s",
+        ),
+        ("Epoch 1/3:  24%|##3  | 188/800 [08:26<27:17,  2.67s/it]", "batches", "step_time_s"),
         ("Map: 100%|####| 500/500 [10:00<00:00,  1.20s/it]", "progress bar", "step_time_s"),
         ("Train throughput/device/tokens_per_sec: 9000.1", "Composer", "tokens_per_s_per_chip"),
         ("iter 100: loss 3.2, time 250.10ms, mfu 30%", "nanoGPT", "step_time_s"),

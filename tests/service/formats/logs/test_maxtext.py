@@ -16,6 +16,14 @@ def test_maxtext_clocks_that_run_ahead_are_waited_for() -> None:
     assert reading.left_out == {"warm_up": 2, "too_fast": 1}
 
 
+def test_hosts_that_print_one_step_late_are_no_restarts() -> None:
+    steps = [0, 0, 1, 2, 1, 2, 3, 3, 4, 5, 4, 5]
+    seconds = [20 if step == 0 else 4.2 + index / 100 for index, step in enumerate(steps)]
+    lines = map(maxtext, steps, seconds)
+    reading = logs.read(text(lines))
+    assert (reading.restarts, reading.left_out) == (0, {"warm_up": 1, "repeated": 6})
+
+
 def test_a_clock_that_runs_ahead_to_the_end_leaves_the_steps_before() -> None:
     assert logs.read(text([maxtext(5, 5.6), maxtext(6, 0.002)])).value == 5.6
 

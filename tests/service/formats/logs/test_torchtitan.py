@@ -21,6 +21,30 @@ def test_torchtitan_prints_a_rate_for_each_device() -> None:
     assert reading.left_out == {"warm_up": 1}
 
 
+def printed_at(step: int, second: int) -> str:
+    time = f"08:{second // 60:02d}:{second % 60:02d}"
+    return torchtitan(step, f"6,2{step:02d}").replace("08:52:21", time)
+
+
+@pytest.mark.parametrize("late", [1, 2, 5])
+def test_ranks_without_labels_that_print_late_are_no_restarts(late: int) -> None:
+    lines = list[str]()
+    for step in range(1, 31):
+        lines.append(printed_at(step, 2 * step))
+        if step > late:
+            lines.append(printed_at(step - late, 2 * (step - late)))
+    reading = logs.read(text(lines))
+    assert (reading.restarts, reading.steps_used) == (0, 29)
+    assert reading.left_out == {"warm_up": 1, "repeated": 30 - late}
+
+
+def test_steps_that_are_printed_again_later_are_of_a_restart() -> None:
+    lines = [printed_at(step, 2 * step) for step in range(1, 21)]
+    lines += [printed_at(step, 100 + 2 * step) for step in range(20 - 1, 31)]
+    reading = logs.read(text(lines))
+    assert (reading.restarts, reading.left_out) == (1, {"warm_up": 2})
+
+
 def test_torchtitan_prints_memory_of_small_devices_in_mib() -> None:
     line = torchtitan(10, "7,034").replace("30.99GiB", "50083.84MiB")
     assert logs.read(text([line])).memory_gib == pytest.approx(48.91, abs=0.01)
