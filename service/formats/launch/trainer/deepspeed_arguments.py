@@ -7,11 +7,14 @@ setting could matter and is not taken into account.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from service.formats.launch.documents import read_settings, sent_settings
 from service.formats.launch.trainer.training import accumulation_steps
+from service.formats.settings.field import shown
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop, Stops
@@ -22,15 +25,24 @@ _SETTING_OF_PLUGIN = {
     "zero_stage": "zero_optimization.stage",
     "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
     "offload_param_device": "zero_optimization.offload_param.device",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "gradient_clipping": "gradient_clipping",
 }
 """By setting of accelerate's deepspeed_config, the setting of the document that it becomes."""
 _USUAL_STAGE = 2  # of DeepSpeedPlugin
 _MICRO_BATCH = "train_micro_batch_size_per_gpu"
 _STEPS = "gradient_accumulation_steps"
 _BATCH = "train_batch_size"
-_ARGUMENTS = {_MICRO_BATCH: "per_device_train_batch_size", _STEPS: _STEPS}
-"""The TrainingArguments that say the same as settings of the document."""
+_MICRO_ARGUMENT = "per_device_train_batch_size"
 _FINALIZE = "transformers 5.24.0: integrations/deepspeed.py, trainer_config_finalize"
+_OF_FILE = (*_SETTING_OF_PLUGIN, "offload_optimizer_nvme_path", "offload_param_nvme_path",
+    "zero3_save_16bit_model")  # fmt: skip
+"""The settings of accelerate's deepspeed_config that only the document may have, if there is one
+(_deepspeed_config_checks)."""
+Untyped = Literal["stop", "reservation", "pass"]
+"""What is noted where a document has another value than an argument that is not typed: a stop where
+the tool is known to have the default of TrainingArguments, a reservation where the program may have
+one of its own, and nothing where the program may not be one of the Trainer."""
 
 
 def document_of(
@@ -83,36 +95,51 @@ def _document_of_plugin(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
+def stop_at_settings_of_file(document: Mapping[str, Any], stops: Stops) -> None:
+    """Notes a stop for each setting of accelerate's document that DeepSpeed's own document decides.
+    `document` is the one of accelerate without the flags beside it, which accelerate lets pass."""
+    names = [f"deepspeed_config.{name}" for name in _OF_FILE]
+    for name in [*names, "mixed_precision"]:
+        if document.get(name) is not None:
+            stops.noted.append(
+                Stop(
+                    setting=name,
+                    value=document[name],
+                    rule="stands beside a deepspeed_config_file, which decides it: accelerate stops;"
+                    " leave it out of accelerate's document",
+                    source="accelerate 1.15.0: utils/dataclasses.py, _deepspeed_config_checks",
+                )
+            )
+
+
 def with_trainer_values(
-    document: Mapping[str, Any], arguments: Settings, stops: Stops
+    document: Mapping[str, Any],
+    arguments: Settings,
+    num_ranks: int | None,
+    stops: Stops,
+    untyped: Untyped,
+    defaults: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Returns the document as the Trainer completes it: a value that is "auto" or missing comes
-    from TrainingArguments. Notes a stop for each value that contradicts these."""
+    from TrainingArguments. Notes a stop for each value that contradicts these, and of values that
+    contradict a default what `untyped` says. `defaults` are those of the tool, by argument, where
+    they differ from those of TrainingArguments."""
     completed = dict(document)
     of_trainer = {
-        _MICRO_BATCH: arguments.integer("per_device_train_batch_size"),
+        _MICRO_BATCH: arguments.integer(_MICRO_ARGUMENT),
         _STEPS: accumulation_steps(arguments),
         **_number_formats(arguments),
     }
     for name, value in of_trainer.items():
-        in_document = completed.get(name)
         if value is None:
-            if in_document == _AUTO and name.endswith(".enabled"):
+            if completed.get(name) == _AUTO and name.endswith(".enabled"):
                 completed[name] = False  # the default of TrainingArguments
-        elif in_document in (None, _AUTO):
+        elif completed.get(name) in (None, _AUTO):
             completed[name] = value
-        elif str(in_document).lower() != str(value).lower():
-            argument = _ARGUMENTS.get(name, name.partition(".")[0])
-            rule = f"is not {value}, which --{argument} of TrainingArguments says"
-            stops.noted.append(
-                Stop(
-                    setting=name,
-                    value=in_document,
-                    rule=f"{rule}: transformers stops",
-                    source=_FINALIZE,
-                    cure=f'"{_AUTO}"',
-                )
-            )
+    comparison = _Comparison(document, arguments, stops, untyped, defaults)
+    comparison.compare_values()
+    if comparison.has_other_batch(num_ranks):
+        del completed[_BATCH]  # the numbers of a rank count for more
     is_unset = {
         name: completed.get(name) in (None, _AUTO) for name in (_MICRO_BATCH, _STEPS, _BATCH)
     }
@@ -127,6 +154,84 @@ def with_trainer_values(
         if name.startswith("zero_optimization.") and "device" not in name:
             del completed[name]
     return completed
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """Compares a document with TrainingArguments, as the Trainer does (fill_match)."""
+
+    document: Mapping[str, Any]
+    arguments: Settings
+    stops: Stops
+    untyped: Untyped
+    defaults: Mapping[str, Any]
+
+    def compare_values(self) -> None:
+        """Notes the values of the document that are not those of the arguments."""
+        compared: Mapping[str, Mapping[str, Any]] = self.arguments.table.facts["in_deepspeed"]
+        formats = _number_formats(self.arguments)
+        # By trial it takes any micro-batch, and none is compared.
+        finds_batch = self.arguments.boolean("auto_find_batch_size")
+        for name, defaults in compared.items():
+            if name == _MICRO_BATCH and finds_batch:
+                continue
+            typed = [self._typed(argument) for argument in defaults]
+            values = [
+                self.defaults.get(argument, default) if value is None else value
+                for value, (argument, default) in zip(typed, defaults.items(), strict=True)
+            ]
+            is_typed = any(value is not None for value in typed)
+            if formats.get(name) is not None:  # which the launcher may set too
+                values, is_typed = [formats[name]], True
+            if None not in values:
+                value = values if len(values) > 1 else values[0]
+                said = f"which --{' and --'.join(defaults)} of TrainingArguments says"
+                self._compare(name, value, said, is_typed=is_typed)
+
+    def has_other_batch(self, num_ranks: int | None) -> bool:
+        """Returns True, and notes it, where the document has another train_batch_size than the
+        Trainer calculates from the arguments of a rank."""
+        micro_batch = self.arguments.integer(_MICRO_ARGUMENT)
+        steps = self.arguments.integer(_STEPS)
+        if not (micro_batch and num_ranks) or self.arguments.boolean("auto_find_batch_size"):
+            return False
+        calculated = micro_batch * (steps or 1) * num_ranks
+        said = f"which the Trainer calculates for {num_ranks} ranks"
+        return self._compare(_BATCH, calculated, said, is_typed=steps is not None)
+
+    def _typed(self, argument: str) -> Any:
+        """Returns the value of an argument; None where it is not given or not known."""
+        if argument not in self.arguments.given:
+            return None
+        value = self.arguments.value(argument)
+        return None if isinstance(value, str) else value
+
+    def _compare(self, name: str, value: Any, said: str, *, is_typed: bool) -> bool:
+        """Returns True, and notes it, where the document has another value than the arguments.
+        `said` is the clause that says which of them have `value`."""
+        in_document = self.document.get(name)
+        is_alike = in_document == value or str(in_document).lower() == str(value).lower()
+        if in_document in (None, _AUTO) or is_alike:
+            return False
+        rule = f"is not {json.dumps(value)}, {said}{'' if is_typed else ' by default'}"
+        if is_typed or self.untyped == "stop":
+            self.stops.noted.append(
+                Stop(
+                    setting=name,
+                    value=in_document,
+                    rule=f"{rule}: transformers stops",
+                    source=_FINALIZE,
+                    cure=f'"{_AUTO}"',
+                )
+            )
+            return True
+        if self.untyped == "reservation":
+            self.arguments.add_text_reservation(
+                shown(name, in_document),
+                f"{rule}: transformers stops, unless the program has another default",
+                f'write "{_AUTO}" in the document, or the argument',
+            )
+        return False
 
 
 def _number_formats(arguments: Settings) -> dict[str, bool | None]:

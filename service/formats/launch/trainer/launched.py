@@ -54,6 +54,8 @@ class Launched:
     """By dotted names, as they were written."""
     launcher: dict[str, Any] = field(default_factory=dict)
     """The settings of `accelerate launch`, in the names of its document."""
+    launcher_document: dict[str, Any] = field(default_factory=dict)
+    """Those settings of accelerate's document that no flag of `accelerate launch` replaces."""
     files: LaunchFiles
     is_command: bool = False
     """A command was sent, not only a document."""
@@ -169,7 +171,7 @@ def _launched_by(command: Started, files: LaunchFiles) -> Launched:
         dialect_of_settings = _dialect_of(launched.settings)
         launched.dialect = dialect if dialect_of_settings == "deepspeed" else dialect_of_settings
     if command.launcher == "accelerate":
-        launched.launcher = _settings_of_launcher(command, launched)
+        _put_settings_of_launcher(command, launched)
     if launcher_arguments and launcher_of_tool == "accelerate":
         launched.launcher |= launcher_settings(launcher_arguments)
     launched.num_devices = _num_devices(command, launcher_arguments)
@@ -218,14 +220,17 @@ def _dialect_of_program(command: Started) -> str:
     return "trl" if re.search(r"\btrl[./]scripts[./]", command.program) else "transformers"
 
 
-def _settings_of_launcher(command: Started, launched: Launched) -> dict[str, Any]:
-    """Returns the settings of `accelerate launch`: those of its flags, and else of its document."""
+def _put_settings_of_launcher(command: Started, launched: Launched) -> None:
+    """Sets the settings of `accelerate launch`: those of its flags, and else of its document."""
     flags = launcher_settings(command.launcher_words)
     file = flags.pop("config_file", None)
-    if file is None:
-        return flags
-    setting = f"--config_file {file}"
-    return sent_settings(str(file), setting, launched.files, launched.reservations) | flags
+    if file is not None:
+        setting = f"--config_file {file}"
+        document = sent_settings(str(file), setting, launched.files, launched.reservations)
+        launched.launcher_document = {
+            name: value for name, value in document.items() if name not in flags
+        }
+    launched.launcher = {**launched.launcher_document, **flags}
 
 
 def _num_devices(command: Started, launcher_arguments: Sequence[str]) -> int | None:

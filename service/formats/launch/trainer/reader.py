@@ -26,7 +26,12 @@ from service.formats.launch.deepspeed.document import (
     read_document_settings,
 )
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, with_changes
-from service.formats.launch.trainer.deepspeed_arguments import document_of, with_trainer_values
+from service.formats.launch.trainer.deepspeed_arguments import (
+    Untyped,
+    document_of,
+    stop_at_settings_of_file,
+    with_trainer_values,
+)
 from service.formats.launch.trainer.dialects import DIALECTS, in_names_of_trainer, trainer_table
 from service.formats.launch.trainer.fsdp_arguments import with_fsdp
 from service.formats.launch.trainer.kernels import lifted_rules, read_switches
@@ -54,6 +59,10 @@ _DEEPSPEED = deepspeed_writer.NAME
 _MODEL_NAMES = ("model_name_or_path", "model_id")
 _TRAINER_ARGUMENTS = (*_MODEL_NAMES, "per_device_train_batch_size", "distributed_type")
 """Settings of which any one shows that the Trainer runs."""
+_NAMES_DOCUMENT = "deepspeed_config.deepspeed_config_file"
+_WITH_DEFAULTS_OF_TRAINER = ("trl", "llama_factory")
+"""Tools whose programs take the defaults of TrainingArguments for what DeepSpeed's document has
+too."""
 
 
 def read(
@@ -169,6 +178,29 @@ class _Reader:
             )
         return lacks
 
+    def _is_beside_document_of_accelerate(self) -> bool:
+        """Returns True where a DeepSpeed document is named beside accelerate's own."""
+        launched = self.launched
+        is_named = "deepspeed" in launched.settings or _NAMES_DOCUMENT in launched.launcher
+        kind = str(launched.launcher.get("distributed_type")).upper()
+        return is_named and kind == "DEEPSPEED"
+
+    def _untyped(self, arguments: Mapping[str, Any]) -> Untyped:
+        """Returns what is noted where a DeepSpeed document contradicts a default of the Trainer."""
+        if self.launched.dialect in _WITH_DEFAULTS_OF_TRAINER:
+            return "stop"
+        runs_trainer = bool(arguments.keys() & {*_TRAINER_ARGUMENTS} - {"distributed_type"})
+        # Other tools have defaults of their own.
+        return "pass" if self._is_tool or not runs_trainer else "reservation"
+
+    def _other_defaults(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns defaults of the tool, by argument, that a DeepSpeed document may contradict and
+        that are not those of TrainingArguments; None for one that is not known."""
+        if self.launched.dialect != "trl":
+            return {}
+        rates = field_table("transformers").facts["trl_learning_rates"]
+        return {"learning_rate": rates.get(arguments.get(OBJECTIVE) or "sft")}
+
     def _read_deepspeed(
         self, document: Mapping[str, Any], arguments: Mapping[str, Any]
     ) -> LaunchReading:
@@ -180,11 +212,20 @@ class _Reader:
         num_ranks = self._num_ranks(trainer_settings)
         ulysses = trainer_settings.integer("parallelism_config.parallelism_config_sp_size") or 1
         document = dict(document)
+        if self._is_beside_document_of_accelerate():
+            stop_at_settings_of_file(self.launched.launcher_document, self.stops)
         # accelerate hands the degree of Ulysses on to DeepSpeed, whose document may leave it out.
         if ulysses > 1:
             document.setdefault("sequence_parallel_size", ulysses)
         if has_trainer:
-            document = with_trainer_values(document, trainer_settings, self.stops)
+            document = with_trainer_values(
+                document,
+                trainer_settings,
+                num_ranks,
+                self.stops,
+                untyped=self._untyped(arguments),
+                defaults=self._other_defaults(arguments),
+            )
         document = with_changes(document, self.changes)
         settings = Settings(field_table(_DEEPSPEED), document)
         parts = read_document_settings(settings, self.stops, has_trainer=has_trainer)
@@ -398,7 +439,7 @@ class _Reader:
             stops=(*unread_of_tool.stops, *reading.stops),
             reservations=(*self.reservations, *reservations, *unread_of_tool.reservations),
             warnings=(*unread_of_tool.warnings, *reading.warnings),
-            ignored=(*unread_of_tool.no_account, *reading.ignored),
+            ignored=tuple(dict.fromkeys((*unread_of_tool.no_account, *reading.ignored))),
         )
 
 

@@ -19,6 +19,11 @@ OBJECTIVE, TRAINED, MOMENT_RANK, REFERENCE_MODEL = (
 """Names for decisions of tools that TrainingArguments have no names for. Nobody can type such names
 as flags."""
 
+_SAME = ("learning_rate", "max_grad_norm", "weight_decay", "adam_beta1", "adam_beta2",
+    "adam_epsilon")  # fmt: skip
+"""Settings that every tool has under the name of TrainingArguments. They change neither time nor
+memory, but the Trainer compares them with a document of DeepSpeed."""
+
 
 @dataclass(slots=True)
 class TrainerSettings:
@@ -74,6 +79,9 @@ def renamed(settings: Settings) -> TrainerSettings:
         value = settings.given.get(tool_name)
         if value is not None:
             trainer.put(name, value, source_name=tool_name)
+    for name in _SAME:
+        if settings.given.get(name) is not None:
+            trainer.put(name, settings.given[name])
     # Settings that other functions translate, with the tool's names and values for them.
     for name, own_name in table.facts.get("said_as", {}).items():
         trainer.own_names[name] = OwnName(*own_name)
