@@ -26,6 +26,9 @@ _DEEPSPEED_MARKS = ("zero_optimization", "train_batch_size", "train_micro_batch_
 _TRAINER_MARKS = ("model_name_or_path", "per_device_train_batch_size", "learning_rate")
 _SWIFT = re.compile(r"swift[./]cli[./](?:sft|pt|rlhf)", re.ASCII)
 _FACTORY = re.compile(r"llamafactory[./]\S*(?:launcher|cli)\b", re.ASCII)
+_TRL = re.compile(
+    r"\btrl[./]scripts[./]|(?:^|/)examples/scripts/(?:sft|dpo|kto|orpo|cpo)\.py$", re.ASCII
+)
 _FACTORY_MARKS = ("finetuning_type", "stage", "cutoff_len", "quantization_bit", "lora_target")
 _OF_TRAINER = ("transformers", "trl")
 _DIALECTS_OF_TOOLS = {
@@ -217,7 +220,7 @@ def _dialect_of_program(command: Started) -> str:
         return "ms_swift"
     if _FACTORY.search(command.program):
         return "llama_factory"
-    return "trl" if re.search(r"\btrl[./]scripts[./]", command.program) else "transformers"
+    return "trl" if _TRL.search(command.program) else "transformers"
 
 
 def _put_settings_of_launcher(command: Started, launched: Launched) -> None:

@@ -45,6 +45,7 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
     text = shlex.join(_words(of_megatron))
     reading = megatron_reader.read(text, version, changes=changes)
     settings = Settings(table, of_swift)
+    settings.is_other_release = version not in (None, table.release)
     assumed: list[str] = []
     adapters = _adapters(settings, assumed)
     workload = {**reading.workload, **adapters}

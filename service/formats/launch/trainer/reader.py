@@ -150,7 +150,9 @@ class _Reader:
     def _checked_settings(self, arguments: Mapping[str, Any]) -> Settings:
         """Returns arguments as settings that are checked by the tables of accelerate and the
         Trainer."""
-        settings = Settings(trainer_table(self.launched.dialect), arguments)
+        table = trainer_table(self.launched.dialect)
+        settings = Settings(table, arguments)
+        settings.is_other_release = self.version not in (None, table.release)
         # The objective of a plain script is read from its name (dpo.py), so messages show that.
         if not self._is_tool:
             settings.written[OBJECTIVE] = self.launched.program

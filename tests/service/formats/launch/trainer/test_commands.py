@@ -108,9 +108,62 @@ def test_trl_has_defaults_of_its_own() -> None:
     assert (zero3.stack["name"], zero3.layout["zero_stage"]) == ("deepspeed", 3)
 
 
+@pytest.mark.parametrize(
+    ("command", "precision"),
+    [
+        ("trl sft --num_processes 8 --fp16 False", "bf16"),
+        ("trl sft --num_processes 8 --fp16", "fp16"),
+        ("trl sft --num_processes 8 --bf16 False", "fp32"),
+        ("accelerate launch --mixed_precision no trl/scripts/sft.py", "bf16"),
+        ("accelerate launch --mixed_precision no examples/scripts/dpo.py", "bf16"),
+        ("accelerate launch --mixed_precision no sft.py", "fp32"),
+    ],
+)
+def test_trl_trains_in_bf16_unless_fp16_is_on(command: str, precision: str) -> None:
+    found = reading_of(f"{command} --model_name_or_path Qwen/Qwen3-4B")
+    assert found.workload["precision"] == precision
+
+
+def test_a_length_of_earlier_releases_of_trl_goes_before_the_default() -> None:
+    found = reading_of("trl sft --model_name_or_path Qwen/Qwen3-4B --max_seq_length 8192")
+    assert found.workload["seq_len"] == 8192
+    assert any("max_seq_length" in note for note in found.assumed)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "trl dpo --num_processes 8 --no_remove_unused_columns",
+        "trl sft --num_processes 8 --no-gradient-checkpointing",
+        "NPROC_PER_NODE=8 swift sft --no_gradient_checkpointing --no_dataset_shuffle",
+    ],
+)
+def test_what_is_on_by_default_can_be_switched_off(command: str) -> None:
+    found = reading_of(f"{command} --model_name_or_path Qwen/Qwen3-4B")
+    assert [*found.stops, *found.reservations] == []
+    is_off = "gradient" in command
+    assert (found.layout["recompute"] == "none") is is_off
+    own = reading_of("trl sft --model_name_or_path Qwen/Qwen3-4B --no_bf16")
+    assert [stop.setting for stop in own.stops] == ["no_bf16"]
+
+
+def test_a_file_of_trl_may_set_variables() -> None:
+    text = "model_name_or_path: Qwen/Qwen3-4B\nenv:\n  WANDB_PROJECT: mine\n"
+    assert reading_of("trl sft --config c.yaml", c_yaml=text).stops == ()
+
+
+def test_another_release_may_have_other_names() -> None:
+    command = "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen3-4B --dataset x --its_old_name 1"
+    assert reading_of(command).stops
+    found = read(command, "3.9.0", files=LaunchFiles({}))
+    assert [*found.stops] == []
+    assert [each.setting for each in found.reservations] == ["its_old_name = 1"]
+
+
 def test_trl_stops_at_names_that_it_does_not_have() -> None:
     (stop,) = reading_of("trl sft --model_name_or_path Qwen/Qwen3-4B --lora_rr 8").stops
     assert stop.setting == "lora_rr"
+    assert "TRL 1.16.0" in stop.rule
 
 
 def test_a_recipe_behind_a_flag_is_read_where_it_is_sent() -> None:

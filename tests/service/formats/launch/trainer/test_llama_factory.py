@@ -159,3 +159,9 @@ def test_frozen_weights_have_few_bits(bits: int, reserved: int) -> None:
     found = reading_of({**SFT, **lora})
     assert len(found.reservations) == reserved
     assert found.workload["lora"]["base_bits"] == (16 if reserved else bits)
+
+
+def test_workers_of_ray_have_resources_in_earlier_releases() -> None:
+    ray = {"ray_num_workers": 4, "resources_per_worker": {"GPU": 1}, "placement_strategy": "PACK"}
+    found = reading_of({"stage": "sft", "model_name_or_path": "Qwen/Qwen3-4B", **ray})
+    assert (found.stops, found.num_devices) == ((), 4)
