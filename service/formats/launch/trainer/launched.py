@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from models.errors import Invalid
-from service.formats.launch.accelerate.launcher import launcher_settings
+from service.formats.launch.accelerate.launcher import launcher_settings, stops_of
 from service.formats.launch.documents import read_settings, sent_settings
 from service.formats.launch.trainer.arguments import documents_in, flags_of, settings_of
 from service.formats.launch.trainer.command import Started, started_program
 from service.formats.launch.trainer.objectives import objective_in_name
 from service.formats.settings.reservation import Reservation
+from service.formats.settings.stop import Stop
 from service.formats.shell.command import files_of, split_command
 from service.formats.shell.faults import invalid_launch
 from service.formats.shell.files import LaunchFiles
@@ -70,6 +71,8 @@ class Launched:
     program: str = ""
     """The command as it was typed, without arguments."""
     reservations: list[Reservation] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+    """The reasons at which the launcher stops."""
 
 
 def launched_in(text: str, sent: LaunchFiles, default_dialect: str = "transformers") -> Launched:
@@ -226,6 +229,7 @@ def _dialect_of_program(command: Started) -> str:
 def _put_settings_of_launcher(command: Started, launched: Launched) -> None:
     """Sets the settings of `accelerate launch`: those of its flags, and else of its document."""
     flags = launcher_settings(command.launcher_words)
+    launched.stops += stops_of(command.launcher_words)
     file = flags.pop("config_file", None)
     if file is not None:
         setting = f"--config_file {file}"

@@ -33,13 +33,13 @@ from service.formats.launch.trainer.deepspeed_arguments import (
     with_trainer_values,
 )
 from service.formats.launch.trainer.dialects import DIALECTS, in_names_of_trainer, trainer_table
-from service.formats.launch.trainer.fsdp_arguments import with_fsdp
+from service.formats.launch.trainer.fsdp_arguments import stop_at_strategy_of_fsdp1, with_fsdp
 from service.formats.launch.trainer.kernels import lifted_rules, read_switches
 from service.formats.launch.trainer.launched import Launched, launched_in
 from service.formats.launch.trainer.megatron_swift import read_megatron
 from service.formats.launch.trainer.models import NamedModel, named_model
 from service.formats.launch.trainer.objectives import count_in_sequences, read_objective
-from service.formats.launch.trainer.trainer_settings import OBJECTIVE, TrainerSettings
+from service.formats.launch.trainer.trainer_settings import OBJECTIVE, TrainerSettings, note_stop
 from service.formats.launch.trainer.training import (
     accumulation_steps,
     checkpoints_activations,
@@ -234,6 +234,7 @@ class _Reader:
         self.default_origins |= parts.default_origins
         layout = parts.layout
         workload = parts.workload
+        self._stop_at_refused(layout)
         if has_trainer:
             workload = self._completed_by_trainer(layout, workload, trainer_settings)
         if any(reservation.is_open for reservation in self.reservations):
@@ -264,16 +265,36 @@ class _Reader:
             arguments,
         )
 
+    def _stop_at_refused(self, layout: Mapping[str, Any]) -> None:
+        """Notes a stop for each setting that the tool refuses beside DeepSpeed or its ZeRO 3."""
+        dialect = DIALECTS.get(self.launched.dialect)
+        if dialect is None:
+            return
+        settings = Settings(field_table(dialect.table), self.launched.settings)
+        facts = settings.table.facts
+        refused = {"DeepSpeed": facts.get("refused_beside_deepspeed", [])}
+        if layout["zero_stage"] == 3:
+            refused["ZeRO 3 of DeepSpeed"] = facts.get("refused_in_zero_3", [])
+        for beside, names in refused.items():
+            for name in filter(settings.boolean, names):
+                note_stop(settings, name, f"does not go with {beside}", "hparams/parser.py")
+        self.stops.noted += settings.stops
+
     def _completed_by_trainer(
         self, layout: dict[str, Any], workload: dict[str, Any], trainer_settings: Settings
     ) -> dict[str, Any]:
         """Returns the workload of a DeepSpeed document completed by the Trainer's arguments, which
         also set recompute and offload of activations in `layout`."""
         # The precision is DeepSpeed's, so `default_origins` must not name the Trainer's default.
-        # DeepSpeed has an fp32 copy of the parameters (`has_own_copy`).
+        # Shards of the optimizer have an fp32 copy of the parameters, mixed precision or not.
         workload_of_trainer = read_workload(
-            trainer_settings, self.assumed, default_origins={}, has_own_copy=True
+            trainer_settings,
+            self.assumed,
+            default_origins={},
+            fp32_copy="always" if layout["zero_stage"] else "in_mixed_precision",
         )
+        if workload.get("precision") == "fp32":  # neither bf16 nor fp16 is on
+            del workload["precision"]  # the format that the model is loaded in counts
         workload = workload_of_trainer | workload  # the document's values count
         layout["recompute"] = "full" if checkpoints_activations(trainer_settings) else "none"
         layout["offload_activations"] = trainer_settings.boolean("activation_offloading")
@@ -292,9 +313,12 @@ class _Reader:
         num_ranks = self._num_ranks(settings)
         stack, layout = self._parallelism(settings, num_ranks)
         # FSDP keeps an fp32 copy of a model that is loaded in 16 bits; plain replicas do not.
-        has_own_copy = stack == "fsdp" and layout["zero_stage"] > 0
+        has_copy = stack == "fsdp" and layout["zero_stage"] > 0
         workload = read_workload(
-            settings, self.assumed, self.default_origins, has_own_copy=has_own_copy
+            settings,
+            self.assumed,
+            self.default_origins,
+            fp32_copy="in_mixed_precision" if has_copy else "never",
         )
         steps = accumulation_steps(settings)
         sequences = settings.integer("per_device_train_batch_size")
@@ -336,6 +360,7 @@ class _Reader:
         kind = str(settings.text("distributed_type") or "no").upper()
         recompute = "full" if checkpoints_activations(settings) else "none"
         if kind == "FSDP":
+            stop_at_strategy_of_fsdp1(settings, self.stops)
             if settings.boolean("fsdp_config.fsdp_activation_checkpointing"):
                 recompute = "full"
             layout = {"recompute": recompute, **fsdp_layout(settings, num_ranks, self.stops)}
@@ -438,7 +463,7 @@ class _Reader:
                 for part, problem in reading.unresolved_parts.items()
             },
             assumed=tuple(self.assumed),
-            stops=(*unread_of_tool.stops, *reading.stops),
+            stops=(*self.launched.stops, *unread_of_tool.stops, *reading.stops),
             reservations=(*self.reservations, *reservations, *unread_of_tool.reservations),
             warnings=(*unread_of_tool.warnings, *reading.warnings),
             ignored=tuple(dict.fromkeys((*unread_of_tool.no_account, *reading.ignored))),

@@ -12,6 +12,7 @@ from typing import Any
 
 from service.formats.launch.job import OwnName
 from service.formats.settings.settings import Settings
+from service.formats.settings.stop import Stop
 
 OBJECTIVE, TRAINED, MOMENT_RANK, REFERENCE_MODEL = (
     f"told:{name}" for name in ("objective", "trained", "moment_rank", "reference_model")
@@ -86,6 +87,19 @@ def renamed(settings: Settings) -> TrainerSettings:
     for name, own_name in table.facts.get("said_as", {}).items():
         trainer.own_names[name] = OwnName(*own_name)
     return trainer
+
+
+def note_stop(settings: Settings, name: str, rule: str, file: str) -> None:
+    """Notes that the tool refuses the setting `name`, by `rule`, in this file of its source."""
+    release = f"{settings.table.package} {settings.table.release}"
+    settings.stops.append(
+        Stop(
+            setting=name,
+            value=settings.given.get(name),
+            rule=f"{release} stops at it: {rule}",
+            source=f"{release}: {file}",
+        )
+    )
 
 
 def put_fsdp(trainer: TrainerSettings, settings: Settings, version: int) -> None:

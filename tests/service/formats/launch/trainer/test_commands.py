@@ -99,6 +99,33 @@ def test_fsdp_of_training_arguments_is_read(arguments: str, layout: dict[str, An
     assert not found.reservations
 
 
+@pytest.mark.parametrize("strategy", ["no_shard", "hybrid_shard"])
+def test_strategies_of_fsdp1_need_its_version(strategy: str) -> None:
+    command = f"torchrun --nproc_per_node 8 {TRAINER} --fsdp '{strategy} auto_wrap'"
+    (stop,) = reading_of(command).stops
+    assert (stop.setting, stop.value) == ("fsdp", strategy)
+    version = "--fsdp_config fsdp.json"
+    assert reading_of(f"{command} {version}", fsdp_json='{"version": 1}').stops == ()
+
+
+def test_transformers_stops_where_both_formats_are_on() -> None:
+    for launcher in ("torchrun --nproc_per_node 8", "deepspeed --num_gpus 8"):
+        (stop,) = reading_of(f"{launcher} {TRAINER} --fp16").stops
+        assert stop.setting == "fp16"
+
+
+def test_accelerate_takes_one_kind_of_training() -> None:
+    kinds = "--multi_gpu --use_fsdp --fsdp_version 2"
+    (stop,) = reading_of(f"accelerate launch {kinds} --num_processes 8 {TRAINER}").stops
+    assert stop.setting == "--use_fsdp"
+    assert "--multi_gpu" in stop.rule
+
+
+@pytest.mark.parametrize("flag", ["--use_dora False", "--auto_find_batch_size false"])
+def test_a_default_in_words_changes_nothing(flag: str) -> None:
+    assert reading_of(f"torchrun --nproc_per_node 8 {TRAINER} {flag}").reservations == ()
+
+
 def test_trl_has_defaults_of_its_own() -> None:
     found = reading_of("trl sft --model_name_or_path Qwen/Qwen3-4B --dataset_name mine")
     assert found.workload["seq_len"] == 1024
