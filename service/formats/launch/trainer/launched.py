@@ -17,6 +17,7 @@ from service.formats.launch.documents import read_settings, sent_settings
 from service.formats.launch.trainer.arguments import documents_in, flags_of, settings_of
 from service.formats.launch.trainer.command import Started, started_program
 from service.formats.launch.trainer.objectives import objective_in_name
+from service.formats.settings.field_table import field_table
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop
 from service.formats.shell.command import files_of, split_command
@@ -40,6 +41,9 @@ _DIALECTS_OF_TOOLS = {
     "swift": "ms_swift",
     "megatron": "megatron_swift",
 }
+_OF_AXOLOTL = ("launcher", "cloud", "sweep", "shard", "prompter", "debug_text_only",
+    "debug_num_examples")  # fmt: skip
+"""Flags of axolotl's command line that are no settings of its document."""
 _YAML = re.compile(r"(?:\s|#[^\n]*\n)*+[A-Za-z_][\w.-]*:\s", re.ASCII)
 """A text that begins with a key."""
 _PYTHON = re.compile(r"^(?:from [\w.]+ import |import \w)", re.ASCII | re.MULTILINE)
@@ -167,7 +171,9 @@ def _launched_by(command: Started, files: LaunchFiles) -> Launched:
         launcher_name=command.launcher,
         is_command=True,
     )
-    arguments, launcher_arguments = _split_at_launcher(arguments, dialect)
+    launcher_arguments: tuple[str, ...] = ()
+    if command.launcher is None:
+        arguments, launcher_arguments = _split_at_launcher(arguments, dialect)
     launched.settings = _settings_of_arguments(arguments, launched)
     launched.settings.pop("launcher", None)  # read below, and no setting of the training
     # axolotl starts the launcher that --launcher names, with the arguments behind `--`.
@@ -181,6 +187,8 @@ def _launched_by(command: Started, files: LaunchFiles) -> Launched:
     if launcher_arguments and launcher_of_tool == "accelerate":
         launched.launcher |= launcher_settings(launcher_arguments)
     launched.num_devices = _num_devices(command, launcher_arguments)
+    if dialect == "ms_swift" and command.launcher is None:
+        _note_one_process(command, launched)
     launched.reservations += map(Reservation.of_branch, command.command.in_branches)
     return launched
 
@@ -203,12 +211,22 @@ def _settings_of_arguments(arguments: Sequence[str], launched: Launched) -> dict
 def _split_at_launcher(
     arguments: tuple[str, ...], dialect: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the arguments of the tool, and those of its launcher. axolotl takes the latter
-    after `--`; other tools have none."""
-    if dialect != "axolotl" or "--" not in arguments:
+    """Returns the arguments of the tool, and those of its launcher. axolotl hands on what stands
+    behind `--`, and flags that it does not have itself (0.19.0 cli/main.py, ignore_unknown_options);
+    other tools hand on nothing."""
+    if dialect != "axolotl":
         return arguments, ()
-    index = arguments.index("--")
-    return arguments[:index], arguments[index + 1 :]
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    own: list[str] = []
+    handed_on: list[str] = []
+    words = own
+    for word in arguments[:end]:
+        if word.startswith("--"):
+            name = word.partition("=")[0].lstrip("-").replace("-", "_")
+            is_own = name in _OF_AXOLOTL or field_table("axolotl").field(name) is not None
+            words = own if is_own else handed_on
+        words.append(word)
+    return tuple(own), (*handed_on, *arguments[end + 1 :])
 
 
 def _dialect_of_program(command: Started) -> str:
@@ -260,6 +278,37 @@ def _num_devices(command: Started, launcher_arguments: Sequence[str]) -> int | N
     if per_node is None or (nodes is None and has_hosts):
         return None
     return per_node * (nodes or 1)
+
+
+def _note_one_process(command: Started, launched: Launched) -> None:
+    """Adds a reservation for several devices that ms-swift gives to one process, or a stop where
+    that is to use DeepSpeed. It does so unless a variable tells it to start a process on each
+    (cli/main.py, use_torchrun; arguments/sft_args.py, _init_deepspeed)."""
+    environment = command.command.environment
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    devices = len(visible.split(","))
+    starts_more = environment.keys() & {"NPROC_PER_NODE", "NNODES"}
+    if devices == 1 or starts_more or command.command.num_ranks is not None:
+        return
+    reason = (
+        "one process spreads the layers over these devices, one at work at a time, as"
+        " NPROC_PER_NODE is not set"
+    )
+    cure = f"write NPROC_PER_NODE={devices} in front, for a process on each"
+    if launched.settings.get("deepspeed") is None:
+        setting = f"CUDA_VISIBLE_DEVICES = {visible}"
+        launched.reservations.append(Reservation(setting=setting, reason=reason, cure=cure))
+        return
+    launched.stops.append(
+        Stop(
+            setting="CUDA_VISIBLE_DEVICES",
+            value=visible,
+            rule=f"{reason}, which does not go with DeepSpeed: {cure}",
+            source="ms-swift 4.6.0: arguments/sft_args.py, _init_deepspeed",
+            cure=f"NPROC_PER_NODE={devices}",
+            hides_layout=True,
+        )
+    )
 
 
 def _count(text: str | None) -> int | None:

@@ -211,6 +211,8 @@ def test_a_recipe_behind_a_flag_is_read_where_it_is_sent() -> None:
         ("axolotl train ax.yaml", None),
         ("axolotl train ax.yaml --launcher torchrun -- --nproc_per_node=4", 4),
         ("axolotl train ax.yaml --launcher accelerate -- --num_processes 4", 4),
+        ("axolotl train ax.yaml --num-processes 4 --lora-r 8", 4),
+        ("axolotl train ax.yaml --launcher torchrun --nproc_per_node=4", 4),
         ("CUDA_VISIBLE_DEVICES=0,1 axolotl train ax.yaml", 2),
         ("srun torchrun --nnodes 2 --nproc_per_node 8 -m axolotl.cli.train ax.yaml", 16),
     ],
@@ -256,6 +258,72 @@ def test_sequence_parallelism_of_ms_swift_is_ulysses() -> None:
     found = reading_of(f"{SWIFT} --fsdp fsdp2 --sequence_parallel_size 4")
     assert (found.layout["cp"], found.layout["dp_shard"]) == (4, 2)
     assert found.stack["context"] == "ulysses"
+
+
+SFT = "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen2.5-7B --dataset x"
+
+
+def test_a_ring_of_ms_swift_takes_the_ranks_that_heads_leave_over() -> None:
+    command = f"{SFT} --deepspeed zero3 --max_length 32768 --attn_impl flash_attn"
+    by_heads = reading_of(f"{command} --sequence_parallel_size 4")
+    assert ("context" in by_heads.stack, by_heads.stops) == (False, ())
+    mixed = reading_of(f"{command} --sequence_parallel_size 8 --padding_free true")
+    assert (mixed.stack["context"], mixed.layout["cp"]) == ("ring", 8)
+    assert any("a ring of 2" in note for note in mixed.assumed)
+    assert mixed.stops == ()
+    (stop,) = reading_of(f"{command} --sequence_parallel_size 8").stops
+    assert (stop.setting, "padding_free" in stop.rule) == ("sequence_parallel_size", True)
+
+
+def test_ms_swift_packs_with_flash_attention_alone() -> None:
+    (stop,) = reading_of(f"{SFT} --packing true").stops
+    assert stop.setting == "packing"
+    assert reading_of(f"{SFT} --packing true --attn_impl flash_attn").stops == ()
+
+
+@pytest.mark.parametrize("command", [SFT, SFT.replace("swift sft", "megatron sft")])
+def test_a_model_that_classifies_has_another_head(command: str) -> None:
+    command += " --max_length 2048"
+    assert reading_of(f"{command} --task_type seq_cls --num_labels 2").workload["head"] == "score"
+    assert "head" not in reading_of(f"{command} --task_type causal_lm").workload
+    (reserved,) = reading_of(f"{command} --task_type embedding").reservations
+    assert reserved.setting == "task_type = embedding"
+
+
+def test_a_micro_batch_by_trial_is_reserved_in_ms_swift() -> None:
+    (reserved,) = reading_of(f"{SFT} --auto_find_batch_size true").reservations
+    assert reserved.setting == "auto_find_batch_size = true"
+    assert reading_of(f"{SFT} --auto_find_batch_size false --freeze_llm false").reservations == ()
+
+
+def test_ms_swift_gives_all_devices_to_one_process_unless_told_otherwise() -> None:
+    command = SFT.replace("NPROC_PER_NODE=8", "CUDA_VISIBLE_DEVICES=0,1")
+    (reserved,) = reading_of(command).reservations
+    assert "NPROC_PER_NODE=2" in reserved.cure
+    (stop,) = reading_of(f"{command} --deepspeed zero2").stops
+    assert stop.setting == "CUDA_VISIBLE_DEVICES"
+    for variables in ("CUDA_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=2", "CUDA_VISIBLE_DEVICES=0"):
+        alone = SFT.replace("NPROC_PER_NODE=8", variables)
+        assert reading_of(alone).reservations == ()
+
+
+def test_megatron_swift_counts_layers_of_stages_by_the_model() -> None:
+    command = SFT.replace("swift sft", "megatron sft") + " --max_length 2048"
+    stages = "--pipeline_model_parallel_size 2"
+    first = "--decoder_first_pipeline_num_layers"
+    found = reading_of(f"{command} {stages} {first} 15")
+    assert (found.layout["layers_per_chunk"], found.stops) == ([15, 13], ())
+    four = reading_of(f"{command} --pipeline_model_parallel_size 4 {first} 5")
+    assert [stop.setting for stop in four.stops] == [first.strip("-")]
+    assert [stop.setting for stop in reading_of(f"{command} {first} 5").stops] == [first.strip("-")]
+    folder = command.replace("Qwen/Qwen2.5-7B", "/data/model")
+    (reserved,) = reading_of(f"{folder} {stages} {first} 15").reservations
+    assert reserved.answered_by == "layout.layers_per_chunk"
+
+
+def test_megatron_swift_may_recompute_nothing() -> None:
+    command = SFT.replace("swift sft", "megatron sft") + " --max_length 2048"
+    assert reading_of(f"{command} --recompute_granularity none").layout["recompute"] == "none"
 
 
 def test_megatron_swift_is_a_job_of_megatron() -> None:
