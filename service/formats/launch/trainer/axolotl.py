@@ -181,11 +181,13 @@ def _put_adapters(trainer: TrainerSettings, settings: Settings) -> None:
 def _stop_at_bits(settings: Settings) -> None:
     """Notes a stop for qlora beside frozen weights that do not have 4 bits."""
     file = "utils/schemas/peft.py"
+    cure = "load_in_4bit true"
     others = [name for name in ("load_in_8bit", "gptq") if settings.boolean(name)]
     for name in others:
-        note_stop(settings, name, "does not go with adapter qlora, which loads 4 bits", file)
+        rule = "does not go with adapter qlora, which loads 4 bits"
+        note_stop(settings, name, rule, file, f"{cure} in its place")
     if not (others or settings.boolean("load_in_4bit")):
-        note_stop(settings, "adapter", "qlora needs load_in_4bit true", file)
+        note_stop(settings, "adapter", "qlora needs load_in_4bit true", file, cure)
 
 
 def _put_kernels(trainer: TrainerSettings, settings: Settings) -> None:

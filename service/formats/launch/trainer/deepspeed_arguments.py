@@ -105,9 +105,9 @@ def stop_at_settings_of_file(document: Mapping[str, Any], stops: Stops) -> None:
                 Stop(
                     setting=name,
                     value=document[name],
-                    rule="stands beside a deepspeed_config_file, which decides it: accelerate stops;"
-                    " leave it out of accelerate's document",
+                    rule="stands beside a deepspeed_config_file, which decides it: accelerate stops",
                     source="accelerate 1.15.0: utils/dataclasses.py, _deepspeed_config_checks",
+                    cure="leave it out of accelerate's document",
                 )
             )
 
@@ -228,7 +228,7 @@ class _Comparison:
         if self.untyped == "reservation":
             self.arguments.add_text_reservation(
                 shown(name, in_document),
-                f"{rule}: transformers stops, unless the program has another default",
+                f"it {rule}: transformers stops, unless the program has another default",
                 f'write "{_AUTO}" in the document, or the argument',
             )
         return False
@@ -243,4 +243,6 @@ def _number_formats(arguments: Settings) -> dict[str, bool | None]:
         is_set = name in arguments.given or mixed_precision is not None
         is_on = arguments.boolean(name) or mixed_precision == name
         formats[f"{name}.enabled"] = is_on if is_set else None
+    if all(formats.values()):  # at which transformers stops, whatever the document says
+        formats["fp16.enabled"] = False
     return formats

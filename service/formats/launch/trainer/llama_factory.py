@@ -117,7 +117,7 @@ def _put_adapters(trainer: TrainerSettings, settings: Settings) -> None:
     bits = settings.integer("quantization_bit")
     if bits and kind not in ("lora", "oft"):
         rule = "goes with finetuning_type lora or oft"
-        note_stop(settings, "quantization_bit", rule, "hparams/parser.py")
+        note_stop(settings, "quantization_bit", rule, "hparams/parser.py", "finetuning_type lora")
     if bits:
         trainer.put("bits", bits, source_name="quantization_bit")
 

@@ -25,10 +25,14 @@ from service.formats.megatron.flags import flag_of_argument, takes_value
 from service.formats.settings.field import shown
 from service.formats.settings.field_table import field_table
 from service.formats.settings.settings import Settings
+from service.formats.shell.faults import invalid_launch
 
 _TABLE = "megatron_swift"
 _MODEL_NAMES = ("model", "model_id_or_path")
 _LAYERS_OF_STAGE = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+_LAYERS_OF_CHUNK = "num_layers_per_virtual_pipeline_stage"  # of 3.9 and before
+_VIRTUAL_STAGES = "num_virtual_stages_per_pipeline_rank"  # as Megatron-LM calls it
+_STAGES = "pipeline_model_parallel_size"
 _OFF_VALUES = (False, "false", "False", None)
 
 
@@ -39,13 +43,15 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
     arguments = {**table.facts["defaults"], **launched.settings}
     flags = flag_of_argument()
     # Layers of stages are Megatron-LM's too, but there they need the shape of the model.
-    names = flags.keys() - {*_LAYERS_OF_STAGE}
+    names = flags.keys() - {*_LAYERS_OF_STAGE, _LAYERS_OF_CHUNK}
     of_megatron = {name: value for name, value in arguments.items() if name in names}
     of_swift = {name: value for name, value in arguments.items() if name not in names}
     # Samples are packed into sequences of packing_length, where it is given.
     length = of_swift.get("packing_length") or of_swift.get("max_length")
     if length is not None:
         of_megatron["seq_length"] = length
+    model = _model(of_swift)
+    of_megatron.setdefault(_VIRTUAL_STAGES, _virtual_stages(arguments, model))
     text = shlex.join(_words(of_megatron))
     reading = megatron_reader.read(text, version, changes=changes)
     settings = Settings(table, of_swift)
@@ -54,7 +60,6 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
     adapters = _adapters(settings, assumed)
     workload = {**reading.workload, **adapters}
     layout = dict(reading.layout)
-    model = _model(of_swift)
     _put_layers_of_stages(layout, settings, model)
     # The method of rlhf, such as dpo, is read as other tools' objectives are.
     preferences = Settings(field_table("transformers"))
@@ -93,6 +98,25 @@ def _model(settings: Mapping[str, Any]) -> NamedModel:
     """Returns the model that ms-swift's settings name."""
     setting = next((name for name in _MODEL_NAMES if name in settings), None)
     return NamedModel(id=None) if setting is None else named_model(setting, str(settings[setting]))
+
+
+def _virtual_stages(arguments: Mapping[str, Any], model: NamedModel) -> Any:
+    """Returns the number of chunks of a pipeline stage, which earlier releases count by the layers
+    of a chunk; None where nothing sets it. Raises Invalid where the model's layers are not known,
+    or do not divide."""
+    layers_of_chunk = arguments.get(_LAYERS_OF_CHUNK)
+    if layers_of_chunk is None:
+        return arguments.get("virtual_pipeline_model_parallel_size")
+    written = shown(_LAYERS_OF_CHUNK, layers_of_chunk)
+    if model.id is None:
+        raise invalid_launch(written, "how many chunks that makes follows from the model's layers:"
+            " give layout.virtual_stages in its place")  # fmt: skip
+    counts = Settings(field_table(_TABLE), arguments)
+    layers = catalogue.architecture(model.id).num_layers
+    in_round = (counts.integer(_STAGES) or 1) * (counts.integer(_LAYERS_OF_CHUNK) or 1)
+    if layers % in_round:
+        raise invalid_launch(written, f"times the stages must divide {layers} layers")
+    return layers // in_round
 
 
 def _put_layers_of_stages(layout: dict[str, Any], settings: Settings, model: NamedModel) -> None:

@@ -81,7 +81,7 @@ def _stop_at_packing(settings: Settings) -> None:
     kernel = settings.text("attn_impl") or settings.text("attn_implementation")
     if settings.boolean(name) and kernel not in settings.table.facts["without_padding"]:
         rule = "needs attn_impl flash_attn, flash_attention_2, 3 or 4"
-        note_stop(settings, name, rule, "arguments/sft_args.py")
+        note_stop(settings, name, rule, "arguments/sft_args.py", "attn_impl flash_attn")
 
 
 def _put_precision(trainer: TrainerSettings, settings: Settings) -> None:
@@ -169,7 +169,6 @@ def _put_context(trainer: TrainerSettings, settings: Settings, cp: int) -> None:
             f" counted as a ring of {cp}"
         )
     if not (settings.boolean("padding_free") or settings.boolean("packing")):
-        rule = f"needs padding_free true, for a ring: it divides no {heads} heads of keys further"
-        note_stop(
-            settings, "sequence_parallel_size", rule, "sequence_parallel/sequence_parallel.py"
-        )
+        rule = f"needs padding_free true, for a ring: heads of keys go over {heads} ranks at most"
+        file = "sequence_parallel/sequence_parallel.py"
+        note_stop(settings, "sequence_parallel_size", rule, file, "padding_free true")

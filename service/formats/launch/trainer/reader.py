@@ -191,7 +191,10 @@ class _Reader:
         """Returns what is noted where a DeepSpeed document contradicts a default of the Trainer."""
         if self.launched.dialect in _WITH_DEFAULTS_OF_TRAINER:
             return "stop"
-        runs_trainer = bool(arguments.keys() & {*_TRAINER_ARGUMENTS} - {"distributed_type"})
+        # The Trainer takes a document as --deepspeed, and DeepSpeed's own parser as this flag.
+        has_own_engine = "deepspeed_config" in self.launched.settings
+        marks = {*_TRAINER_ARGUMENTS} - {"distributed_type"}
+        runs_trainer = bool(arguments.keys() & marks) and not has_own_engine
         # Other tools have defaults of their own.
         return "pass" if self._is_tool or not runs_trainer else "reservation"
 
@@ -277,7 +280,8 @@ class _Reader:
             refused["ZeRO 3 of DeepSpeed"] = facts.get("refused_in_zero_3", [])
         for beside, names in refused.items():
             for name in filter(settings.boolean, names):
-                note_stop(settings, name, f"does not go with {beside}", "hparams/parser.py")
+                rule = f"does not go with {beside}"
+                note_stop(settings, name, rule, "hparams/parser.py", "leave it out")
         self.stops.noted += settings.stops
 
     def _completed_by_trainer(

@@ -90,7 +90,7 @@ def renamed(settings: Settings) -> TrainerSettings:
     return trainer
 
 
-def note_stop(settings: Settings, name: str, rule: str, file: str) -> None:
+def note_stop(settings: Settings, name: str, rule: str, file: str, cure: str = "") -> None:
     """Notes that the tool refuses the setting `name`, by `rule`, in this file of its source."""
     release = f"{settings.table.package} {settings.table.release}"
     settings.stops.append(
@@ -99,6 +99,7 @@ def note_stop(settings: Settings, name: str, rule: str, file: str) -> None:
             value=settings.given.get(name),
             rule=f"{release} stops at it: {rule}",
             source=f"{release}: {file}",
+            cure=cure,
         )
     )
 

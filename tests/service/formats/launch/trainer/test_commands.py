@@ -321,6 +321,24 @@ def test_megatron_swift_counts_layers_of_stages_by_the_model() -> None:
     assert reserved.answered_by == "layout.layers_per_chunk"
 
 
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--virtual_pipeline_model_parallel_size 2",
+        "--num_layers_per_virtual_pipeline_stage 7",
+    ],
+)
+def test_megatron_swift_has_chunks_by_number_or_by_layers(flag: str) -> None:
+    command = SFT.replace("swift sft", "megatron sft") + " --max_length 2048"
+    found = reading_of(f"{command} --pipeline_model_parallel_size 2 {flag}")
+    assert (found.layout["schedule"], found.layout["virtual_stages"]) == ("interleaved", 2)
+
+
+def test_a_faulty_file_is_named() -> None:
+    with pytest.raises(Invalid, match=r"zero3\.json: "):
+        reading_of(f"deepspeed {TRAINER} --deepspeed zero3.json", zero3_json='{"a": [1}')
+
+
 def test_megatron_swift_may_recompute_nothing() -> None:
     command = SFT.replace("swift sft", "megatron sft") + " --max_length 2048"
     assert reading_of(f"{command} --recompute_granularity none").layout["recompute"] == "none"

@@ -60,6 +60,8 @@ def test_a_program_may_have_another_default_than_the_trainer(
     assert reservation.setting.startswith(f"{setting} = ")
     own_engine = reading_of("deepspeed --num_gpus 8 train.py --deepspeed ds.json", ds=document)
     assert own_engine.reservations == ()
+    by_deepspeed = TYPED.replace("--deepspeed ", "--deepspeed_config ")
+    assert reading_of(by_deepspeed, ds={**ZERO3, **document}).reservations == ()
 
 
 def test_the_defaults_of_trl_and_llama_factory_are_known() -> None:
