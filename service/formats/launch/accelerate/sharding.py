@@ -16,7 +16,8 @@ from service.formats.settings.stop import Stopped, Stops
 from service.formats.shell.faults import invalid_launch
 
 SOURCE = (
-    "accelerate 1.15.0: parallelism_config.py, utils/dataclasses.py, and torch.distributed.device_mesh"
+    "accelerate 1.15.0: parallelism_config.py, utils/dataclasses.py, and"
+    " torch.distributed.device_mesh"
 )
 _STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 """The strategies of FSDP1, in the order of their numbers from 1 (utils/constants.py,
@@ -64,8 +65,9 @@ def _reshards(settings: Settings) -> bool:
     name = "fsdp_config.fsdp_reshard_after_forward"
     word = settings.text(name) or "true"
     if word not in (*_TRUE, *_FALSE):
-        rule = "must be true or false with FSDP2: strategies are of FSDP1, as fsdp_sharding_strategy"
-        raise Stopped(name, settings.given[name], rule, "false" if word in _KEEPS_GATHERED else "true")
+        rule = "must be true or false with FSDP2, which has no strategies of FSDP1"
+        cure = "false" if word in _KEEPS_GATHERED else "true"
+        raise Stopped(name, settings.given[name], rule, cure)
     return word in _TRUE
 
 

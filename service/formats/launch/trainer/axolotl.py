@@ -9,7 +9,6 @@ could matter and is not, or not fully, taken into account.
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from service.formats.launch.accelerate.sharding import DEGREES
 from service.formats.launch.trainer.trained_parts import parts_matching

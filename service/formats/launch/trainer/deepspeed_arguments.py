@@ -64,9 +64,12 @@ def document_of(
     # These switch DeepSpeed on or off, and name no document.
     if str(document).lower() in ("true", "none", "false", ""):
         document = None
-    document = document or of_launcher or of_accelerate
-    if document is not None:
-        return {**_read_document(str(document), files, reservations), **inline}
+    named = document or of_launcher or of_accelerate
+    if named is not None:
+        settings = {**_read_document(str(named), files, reservations), **inline}
+        if settings and named is of_accelerate:
+            settings.setdefault(_STEPS, 1)  # which accelerate writes before the Trainer compares
+        return settings
     if inline:
         return inline
     if str(arguments.get("distributed_type")).upper() == "DEEPSPEED":
@@ -105,7 +108,7 @@ def stop_at_settings_of_file(document: Mapping[str, Any], stops: Stops) -> None:
                 Stop(
                     setting=name,
                     value=document[name],
-                    rule="stands beside a deepspeed_config_file, which decides it: accelerate stops",
+                    rule="stands beside deepspeed_config_file, which decides it: accelerate stops",
                     source="accelerate 1.15.0: utils/dataclasses.py, _deepspeed_config_checks",
                     cure="leave it out of accelerate's document",
                 )
@@ -117,13 +120,13 @@ def with_trainer_values(
     arguments: Settings,
     num_ranks: int | None,
     stops: Stops,
-    untyped: Untyped,
+    untyped: Untyped | None,
     defaults: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Returns the document as the Trainer completes it: a value that is "auto" or missing comes
     from TrainingArguments. Notes a stop for each value that contradicts these, and of values that
-    contradict a default what `untyped` says. `defaults` are those of the tool, by argument, where
-    they differ from those of TrainingArguments."""
+    contradict a default what `untyped` says; without it nothing is compared. `defaults` are those
+    of the tool, by argument, where they differ from those of TrainingArguments."""
     completed = dict(document)
     of_trainer = {
         _MICRO_BATCH: arguments.integer(_MICRO_ARGUMENT),
@@ -136,10 +139,11 @@ def with_trainer_values(
                 completed[name] = False  # the default of TrainingArguments
         elif completed.get(name) in (None, _AUTO):
             completed[name] = value
-    comparison = _Comparison(document, arguments, stops, untyped, defaults)
-    comparison.compare_values()
-    if comparison.has_other_batch(num_ranks):
-        del completed[_BATCH]  # the numbers of a rank count for more
+    if untyped is not None:
+        comparison = _Comparison(document, arguments, stops, untyped, defaults)
+        comparison.compare_values()
+        if comparison.has_other_batch(num_ranks):
+            del completed[_BATCH]  # the numbers of a rank count for more
     is_unset = {
         name: completed.get(name) in (None, _AUTO) for name in (_MICRO_BATCH, _STEPS, _BATCH)
     }

@@ -212,8 +212,8 @@ def _split_at_launcher(
     arguments: tuple[str, ...], dialect: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the arguments of the tool, and those of its launcher. axolotl hands on what stands
-    behind `--`, and flags that it does not have itself (0.19.0 cli/main.py, ignore_unknown_options);
-    other tools hand on nothing."""
+    behind `--`, and flags that it does not have itself (0.19.0 cli/main.py, train). Other tools
+    hand on nothing."""
     if dialect != "axolotl":
         return arguments, ()
     end = arguments.index("--") if "--" in arguments else len(arguments)

@@ -187,8 +187,11 @@ class _Reader:
         kind = str(launched.launcher.get("distributed_type")).upper()
         return is_named and kind == "DEEPSPEED"
 
-    def _untyped(self, arguments: Mapping[str, Any]) -> Untyped:
-        """Returns what is noted where a DeepSpeed document contradicts a default of the Trainer."""
+    def _untyped(self, arguments: Mapping[str, Any]) -> Untyped | None:
+        """Returns what is noted where a DeepSpeed document contradicts a default of the Trainer;
+        None for a program that is named after being without one, such as run_clm_no_trainer.py."""
+        if "no_trainer" in self.launched.program:
+            return None
         if self.launched.dialect in _WITH_DEFAULTS_OF_TRAINER:
             return "stop"
         # The Trainer takes a document as --deepspeed, and DeepSpeed's own parser as this flag.

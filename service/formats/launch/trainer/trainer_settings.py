@@ -15,8 +15,7 @@ from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop
 
 OBJECTIVE, TRAINED, MOMENT_RANK, REFERENCE_MODEL, CONTEXT = (
-    f"told:{name}"
-    for name in ("objective", "trained", "moment_rank", "reference_model", "context")
+    f"told:{name}" for name in ("objective", "trained", "moment_rank", "reference_model", "context")
 )
 """Names for decisions of tools that TrainingArguments have no names for. Nobody can type such names
 as flags."""

@@ -43,8 +43,8 @@ def fill_in_defaults(
             continue
         if name == "max_length" and _EARLIER_LENGTH in arguments:
             assumed.append(
-                f"{_EARLIER_LENGTH} is read as earlier releases of TRL do: 1.16 stops at it, and has"
-                " max_length in its place"
+                f"{_EARLIER_LENGTH} is read as earlier releases of TRL do: 1.16 stops at it, and"
+                " has max_length in its place"
             )
             continue
         arguments[name] = value

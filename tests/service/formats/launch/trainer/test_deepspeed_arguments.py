@@ -89,6 +89,19 @@ def test_the_document_of_accelerate_has_values_that_are_compared() -> None:
         "gradient_clipping",
     ]
 
+    alone = command.replace("train.py", "run_clm_no_trainer.py")
+    assert reading_of(f"{alone} {arguments}", a={**document, "deepspeed_config": own}).stops == ()
+
+
+def test_accelerate_writes_one_step_into_a_document_without_a_number() -> None:
+    named = {"deepspeed_config_file": "ds.json"}
+    document = {"distributed_type": "DEEPSPEED", "num_processes": 8, "deepspeed_config": named}
+    command = f"accelerate launch --config_file a.json train.py {MODEL} --bf16"
+    found = reading_of(f"{command} --gradient_accumulation_steps 8", a=document, ds=ZERO3)
+    assert [stop.setting for stop in found.stops] == ["gradient_accumulation_steps"]
+    by_trainer = reading_of(f"{TYPED} --gradient_accumulation_steps 8", ds=ZERO3)
+    assert (by_trainer.stops, by_trainer.num_micro_batches) == ((), 8)
+
 
 def test_accelerate_stops_at_what_the_document_of_deepspeed_decides() -> None:
     named = {"deepspeed_config": {"deepspeed_config_file": "ds.json"}, "num_processes": 8}
