@@ -13,8 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from service.formats.launch.documents import read_settings, sent_settings
+from service.formats.launch.trainer.dialects import DIALECTS
+from service.formats.launch.trainer.launched import Launched
+from service.formats.launch.trainer.trainer_settings import OBJECTIVE, note_stop
 from service.formats.launch.trainer.training import accumulation_steps
 from service.formats.settings.field import shown
+from service.formats.settings.field_table import field_table
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop, Stops
@@ -39,6 +43,10 @@ _OF_FILE = (*_SETTING_OF_PLUGIN, "offload_optimizer_nvme_path", "offload_param_n
     "zero3_save_16bit_model")  # fmt: skip
 """The settings of accelerate's deepspeed_config that only the document may have, if there is one
 (_deepspeed_config_checks)."""
+_NAMES_DOCUMENT = "deepspeed_config.deepspeed_config_file"
+_WITH_DEFAULTS_OF_TRAINER = ("trl", "llama_factory")
+"""Tools whose programs take the defaults of TrainingArguments for what DeepSpeed's document has
+too."""
 Untyped = Literal["stop", "reservation", "pass"]
 """What is noted where a document has another value than an argument that is not typed: a stop where
 the tool is known to have the default of TrainingArguments, a reservation where the program may have
@@ -60,7 +68,7 @@ def document_of(
     }
     document = arguments.pop("deepspeed", None)
     of_launcher = arguments.pop("deepspeed_config", None)
-    of_accelerate = arguments.pop("deepspeed_config.deepspeed_config_file", None)
+    of_accelerate = arguments.pop(_NAMES_DOCUMENT, None)
     # These switch DeepSpeed on or off, and name no document.
     if str(document).lower() in ("true", "none", "false", ""):
         document = None
@@ -98,9 +106,55 @@ def _document_of_plugin(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
-def stop_at_settings_of_file(document: Mapping[str, Any], stops: Stops) -> None:
-    """Notes a stop for each setting of accelerate's document that DeepSpeed's own document decides.
-    `document` is the one of accelerate without the flags beside it, which accelerate lets pass."""
+def untyped_of(launched: Launched, *, runs_trainer: bool) -> Untyped | None:
+    """Returns what is noted where a DeepSpeed document contradicts a default of the Trainer; None
+    for a program that is named after being without one, such as run_clm_no_trainer.py.
+    `runs_trainer` says that the program has arguments of the Trainer."""
+    if "no_trainer" in launched.program:
+        return None
+    if launched.dialect in _WITH_DEFAULTS_OF_TRAINER:
+        return "stop"
+    # The Trainer takes a document as --deepspeed, and DeepSpeed's own parser as this flag.
+    has_own_engine = "deepspeed_config" in launched.settings
+    has_other_defaults = launched.dialect in DIALECTS
+    is_of_trainer = runs_trainer and not has_own_engine
+    return "reservation" if is_of_trainer and not has_other_defaults else "pass"
+
+
+def other_defaults(dialect: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns defaults of the tool, by argument, that a DeepSpeed document may contradict and that
+    are not those of TrainingArguments; None for one that is not known."""
+    if dialect != "trl":
+        return {}
+    rates = field_table("transformers").facts["trl_learning_rates"]
+    return {"learning_rate": rates.get(arguments.get(OBJECTIVE) or "sft")}
+
+
+def stop_at_refused(launched: Launched, layout: Mapping[str, Any], stops: Stops) -> None:
+    """Notes a stop for each setting that the tool refuses beside DeepSpeed or its ZeRO 3."""
+    dialect = DIALECTS.get(launched.dialect)
+    if dialect is None:
+        return
+    settings = Settings(field_table(dialect.table), launched.settings)
+    facts = settings.table.facts
+    refused = {"DeepSpeed": facts.get("refused_beside_deepspeed", [])}
+    if layout["zero_stage"] == 3:
+        refused["ZeRO 3 of DeepSpeed"] = facts.get("refused_in_zero_3", [])
+    for beside, names in refused.items():
+        for name in filter(settings.boolean, names):
+            rule = f"does not go with {beside}"
+            note_stop(settings, name, rule, "hparams/parser.py", "leave it out")
+    stops.noted += settings.stops
+
+
+def stop_at_settings_of_file(launched: Launched, stops: Stops) -> None:
+    """Notes a stop for each setting of accelerate's document that DeepSpeed's own document, named
+    beside it, decides. Flags of `accelerate launch` may set these."""
+    is_named = "deepspeed" in launched.settings or _NAMES_DOCUMENT in launched.launcher
+    kind = str(launched.launcher.get("distributed_type")).upper()
+    if not is_named or kind != "DEEPSPEED":
+        return
+    document = launched.launcher_document
     names = [f"deepspeed_config.{name}" for name in _OF_FILE]
     for name in [*names, "mixed_precision"]:
         if document.get(name) is not None:

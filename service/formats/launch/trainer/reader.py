@@ -27,9 +27,11 @@ from service.formats.launch.deepspeed.document import (
 )
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, with_changes
 from service.formats.launch.trainer.deepspeed_arguments import (
-    Untyped,
     document_of,
+    other_defaults,
+    stop_at_refused,
     stop_at_settings_of_file,
+    untyped_of,
     with_trainer_values,
 )
 from service.formats.launch.trainer.dialects import DIALECTS, in_names_of_trainer, trainer_table
@@ -39,7 +41,7 @@ from service.formats.launch.trainer.launched import Launched, launched_in
 from service.formats.launch.trainer.megatron_swift import read_megatron
 from service.formats.launch.trainer.models import NamedModel, named_model
 from service.formats.launch.trainer.objectives import count_in_sequences, read_objective
-from service.formats.launch.trainer.trainer_settings import OBJECTIVE, TrainerSettings, note_stop
+from service.formats.launch.trainer.trainer_settings import OBJECTIVE, TrainerSettings
 from service.formats.launch.trainer.training import (
     accumulation_steps,
     checkpoints_activations,
@@ -59,10 +61,6 @@ _DEEPSPEED = deepspeed_writer.NAME
 _MODEL_NAMES = ("model_name_or_path", "model_id")
 _TRAINER_ARGUMENTS = (*_MODEL_NAMES, "per_device_train_batch_size", "distributed_type")
 """Settings of which any one shows that the Trainer runs."""
-_NAMES_DOCUMENT = "deepspeed_config.deepspeed_config_file"
-_WITH_DEFAULTS_OF_TRAINER = ("trl", "llama_factory")
-"""Tools whose programs take the defaults of TrainingArguments for what DeepSpeed's document has
-too."""
 
 
 def read(
@@ -180,35 +178,6 @@ class _Reader:
             )
         return lacks
 
-    def _is_beside_document_of_accelerate(self) -> bool:
-        """Returns True where a DeepSpeed document is named beside accelerate's own."""
-        launched = self.launched
-        is_named = "deepspeed" in launched.settings or _NAMES_DOCUMENT in launched.launcher
-        kind = str(launched.launcher.get("distributed_type")).upper()
-        return is_named and kind == "DEEPSPEED"
-
-    def _untyped(self, arguments: Mapping[str, Any]) -> Untyped | None:
-        """Returns what is noted where a DeepSpeed document contradicts a default of the Trainer;
-        None for a program that is named after being without one, such as run_clm_no_trainer.py."""
-        if "no_trainer" in self.launched.program:
-            return None
-        if self.launched.dialect in _WITH_DEFAULTS_OF_TRAINER:
-            return "stop"
-        # The Trainer takes a document as --deepspeed, and DeepSpeed's own parser as this flag.
-        has_own_engine = "deepspeed_config" in self.launched.settings
-        marks = {*_TRAINER_ARGUMENTS} - {"distributed_type"}
-        runs_trainer = bool(arguments.keys() & marks) and not has_own_engine
-        # Other tools have defaults of their own.
-        return "pass" if self._is_tool or not runs_trainer else "reservation"
-
-    def _other_defaults(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns defaults of the tool, by argument, that a DeepSpeed document may contradict and
-        that are not those of TrainingArguments; None for one that is not known."""
-        if self.launched.dialect != "trl":
-            return {}
-        rates = field_table("transformers").facts["trl_learning_rates"]
-        return {"learning_rate": rates.get(arguments.get(OBJECTIVE) or "sft")}
-
     def _read_deepspeed(
         self, document: Mapping[str, Any], arguments: Mapping[str, Any]
     ) -> LaunchReading:
@@ -220,8 +189,7 @@ class _Reader:
         num_ranks = self._num_ranks(trainer_settings)
         ulysses = trainer_settings.integer("parallelism_config.parallelism_config_sp_size") or 1
         document = dict(document)
-        if self._is_beside_document_of_accelerate():
-            stop_at_settings_of_file(self.launched.launcher_document, self.stops)
+        stop_at_settings_of_file(self.launched, self.stops)
         # accelerate hands the degree of Ulysses on to DeepSpeed, whose document may leave it out.
         if ulysses > 1:
             document.setdefault("sequence_parallel_size", ulysses)
@@ -231,8 +199,8 @@ class _Reader:
                 trainer_settings,
                 num_ranks,
                 self.stops,
-                untyped=self._untyped(arguments),
-                defaults=self._other_defaults(arguments),
+                untyped=untyped_of(self.launched, runs_trainer=_shows_trainer(arguments)),
+                defaults=other_defaults(self.launched.dialect, arguments),
             )
         document = with_changes(document, self.changes)
         settings = Settings(field_table(_DEEPSPEED), document)
@@ -240,7 +208,7 @@ class _Reader:
         self.default_origins |= parts.default_origins
         layout = parts.layout
         workload = parts.workload
-        self._stop_at_refused(layout)
+        stop_at_refused(self.launched, layout, self.stops)
         if has_trainer:
             workload = self._completed_by_trainer(layout, workload, trainer_settings)
         if any(reservation.is_open for reservation in self.reservations):
@@ -270,22 +238,6 @@ class _Reader:
             [settings.unread(), trainer_settings.unread()],
             arguments,
         )
-
-    def _stop_at_refused(self, layout: Mapping[str, Any]) -> None:
-        """Notes a stop for each setting that the tool refuses beside DeepSpeed or its ZeRO 3."""
-        dialect = DIALECTS.get(self.launched.dialect)
-        if dialect is None:
-            return
-        settings = Settings(field_table(dialect.table), self.launched.settings)
-        facts = settings.table.facts
-        refused = {"DeepSpeed": facts.get("refused_beside_deepspeed", [])}
-        if layout["zero_stage"] == 3:
-            refused["ZeRO 3 of DeepSpeed"] = facts.get("refused_in_zero_3", [])
-        for beside, names in refused.items():
-            for name in filter(settings.boolean, names):
-                rule = f"does not go with {beside}"
-                note_stop(settings, name, rule, "hparams/parser.py", "leave it out")
-        self.stops.noted += settings.stops
 
     def _completed_by_trainer(
         self, layout: dict[str, Any], workload: dict[str, Any], trainer_settings: Settings
@@ -475,6 +427,11 @@ class _Reader:
             warnings=(*unread_of_tool.warnings, *reading.warnings),
             ignored=tuple(dict.fromkeys((*unread_of_tool.no_account, *reading.ignored))),
         )
+
+
+def _shows_trainer(arguments: Mapping[str, Any]) -> bool:
+    """Returns True where the arguments of a program are such as the Trainer has."""
+    return bool(arguments.keys() & {*_TRAINER_ARGUMENTS} - {"distributed_type"})
 
 
 def _put_data_parallel_degree(layout: dict[str, Any], num_ranks: int | None) -> None:
