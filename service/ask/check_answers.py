@@ -269,6 +269,8 @@ def _stop_answer(job: ResolvedCheck, stop: Stop) -> BrokenRuleAnswer:
     """Returns a fault at which the framework stops, in the form of a broken rule, with long texts
     cut."""
     setting = truncate(stop.setting, _MOST_CHARACTERS)
+    # Where a stop has no cure, its rule says what to write.
+    without_cure = "leave it out" if stop.is_of_name else stop.rule
     return BrokenRuleAnswer(
         name="framework_stops",
         field=f"{job.place}.{setting}",
@@ -276,8 +278,7 @@ def _stop_answer(job: ResolvedCheck, stop: Stop) -> BrokenRuleAnswer:
         value=echoed_value(stop.value),
         rule=truncate(stop.rule, _MOST_RULE_CHARACTERS),
         source=stop.source,
-        # Where a stop has no cure, its rule says what to write.
-        cure=truncate(stop.cure or stop.rule, _MOST_RULE_CHARACTERS),
+        cure=truncate(stop.cure or without_cure, _MOST_RULE_CHARACTERS),
     )
 
 

@@ -253,12 +253,15 @@ def sent_settings(
     """Returns the settings of the file `name`, which is the value of `setting`. Where that file
     was not sent, returns none and adds a reservation: a remark that they could matter. A value
     that is itself a JSON object is read in place of a file (transformers 5.24.0, training_args.py,
-    _VALID_DICT_FIELDS)."""
+    _VALID_DICT_FIELDS). Raises Invalid, with the file's name, for a text that is no document."""
     text = name if name.lstrip().startswith("{") else files.find(name)
     if text is None:
         reservations.append(Reservation.of_file(setting, name))
         return {}
-    return read_settings(text)
+    try:
+        return read_settings(text)
+    except Invalid as fault:
+        raise Invalid(fault.field, f"{name}: {fault.value}", fault.rule) from None
 
 
 def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

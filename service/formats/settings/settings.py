@@ -7,6 +7,7 @@ A *reservation* says that a setting is not taken into account though it could ch
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -289,5 +290,9 @@ def _reservation_of_field(field: Field, written: str) -> Reservation:
 
 def changes_nothing(field: Field, value: Any) -> bool:
     """Returns True for the default, a value that the table lists as equal to it
-    (`as_predicted`), or an empty value."""
+    (`as_predicted`), or an empty value. A text counts as the value that it stands for, such as
+    False for "false"."""
+    if isinstance(value, str):
+        with suppress(Invalid):  # a text of another type is not the default
+            value = field.parse(value)
     return value == field.default or value in (*field.as_predicted, {}, [], None, "")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.formats.launch.trainer.arguments import flags_of
+from service.formats.settings.stop import Stop
 
 _TYPE_OF_SWITCH = {
     "use_fsdp": "FSDP",
@@ -14,6 +15,7 @@ _TYPE_OF_SWITCH = {
     "use_megatron_lm": "MEGATRON_LM",
     "multi_gpu": "MULTI_GPU",
 }
+_EXCLUSIVE = ("cpu", "multi_gpu", "tpu", "use_deepspeed", "use_fsdp")
 _SWITCHES = {
     *_TYPE_OF_SWITCH,
     "cpu", "tpu", "use_parallelism_config", "module", "m", "no_python", "quiet", "q", "debug",
@@ -44,6 +46,26 @@ def launcher_settings(words: Sequence[str]) -> dict[str, Any]:
     return dict(_in_document(name, value) for name, value in flags.items() if name not in ("m", ""))
 
 
+def stops_of(words: Sequence[str]) -> list[Stop]:
+    """Returns the stop where several flags between `accelerate launch` and the script each choose
+    the kind of training (_validate_launch_command)."""
+    given = flags_of([word for word in words if word != "launch"], _SWITCHES)
+    kinds = [name for name in _EXCLUSIVE if name in given]
+    if len(kinds) < 2:
+        return []
+    others = " and ".join(f"--{name}" for name in kinds[:-1])
+    return [
+        Stop(
+            setting=f"--{kinds[-1]}",
+            value=None,
+            rule=f"does not go with {others}: accelerate stops where there are two of these",
+            source="accelerate 1.15.0: commands/launch.py, _validate_launch_command",
+            cure="keep one",
+            hides_layout=True,
+        )
+    ]
+
+
 def _in_document(name: str, value: str) -> tuple[str, str]:
     """Returns the name and the value that a flag of `accelerate launch` has in its document:
     ("distributed_type", "FSDP") for --use_fsdp, ("fsdp_config.fsdp_version", "2") for
@@ -60,9 +82,13 @@ def _in_document(name: str, value: str) -> tuple[str, str]:
 
 def with_prefixes(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings whose keys in fsdp_config and dynamo_config all have the prefix fsdp_ or
-    dynamo_, which a document may leave out (commands/launch.py, _validate_launch_command)."""
+    dynamo_, which a document may leave out (commands/launch.py, _validate_launch_command).
+    dynamo_backend alone is that of dynamo_config (commands/config/config_args.py)."""
     prefixed: dict[str, Any] = {}
     for name, value in settings.items():
+        if name == "dynamo_backend":
+            prefixed[f"dynamo_config.{name}"] = value
+            continue
         config, dot, key = name.partition(".")
         prefix = {"fsdp_config": "fsdp_", "dynamo_config": "dynamo_"}.get(config, "")
         is_bare = bool(dot) and not key.startswith(prefix)

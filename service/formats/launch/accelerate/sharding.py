@@ -15,12 +15,18 @@ from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stopped, Stops
 from service.formats.shell.faults import invalid_launch
 
-SOURCE = "accelerate 1.15.0: parallelism_config.py, and torch.distributed.device_mesh"
+SOURCE = (
+    "accelerate 1.15.0: parallelism_config.py, utils/dataclasses.py, and"
+    " torch.distributed.device_mesh"
+)
 _STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 """The strategies of FSDP1, in the order of their numbers from 1 (utils/constants.py,
 FSDP_SHARDING_STRATEGY)."""
 _KEEPS_GATHERED = ("shard_grad_op", "hybrid_shard_zero2")
 """The strategies that keep parameters gathered from one micro-batch to the next."""
+_TRUE = ("true", "yes", "y", "t", "on", "1")
+_FALSE = ("false", "no", "n", "f", "off", "0")
+"""The words that FSDP2 takes for fsdp_reshard_after_forward (utils/environment.py, str_to_bool)."""
 DEGREES = "parallelism_config.parallelism_config_"
 """The beginning of accelerate's names for degrees of parallelism, such as …tp_size."""
 _MEGATRON_DEGREES = {
@@ -45,14 +51,24 @@ def fsdp_layout(settings: Settings, num_devices: int | None, stops: Stops) -> di
     }
     if settings.integer("fsdp_config.fsdp_version") == 1:
         return layout | _fsdp1_sharding(settings, num_devices, stops)
-    reshard = settings.text("fsdp_config.fsdp_reshard_after_forward")
-    # The value is true or false, or a strategy of FSDP1, of which two keep parameters gathered.
     return {
         **layout,
         "zero_stage": 3,
-        "reshard": reshard not in ("false", "no", "0", *_KEEPS_GATHERED),
+        "reshard": stops.attempt(lambda: _reshards(settings), instead=True),
         **stops.attempt(lambda: _mesh_degrees(settings, num_devices), instead={}),
     }
+
+
+def _reshards(settings: Settings) -> bool:
+    """Returns True where FSDP2 frees parameters after forward. Raises Stopped for a strategy of
+    FSDP1, or any other word."""
+    name = "fsdp_config.fsdp_reshard_after_forward"
+    word = settings.text(name) or "true"
+    if word not in (*_TRUE, *_FALSE):
+        rule = "must be true or false with FSDP2, which has no strategies of FSDP1"
+        cure = "false" if word in _KEEPS_GATHERED else "true"
+        raise Stopped(name, settings.given[name], rule, cure)
+    return word in _TRUE
 
 
 def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:

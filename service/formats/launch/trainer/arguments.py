@@ -4,7 +4,7 @@ the YAML or JSON files in front of them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -48,6 +48,18 @@ def _value(values: list[str]) -> str | list[str]:
     if not values:
         return "true"
     return values if len(values) > 1 else values[0]
+
+
+def with_switched_off(
+    settings: Mapping[str, Any], on_by_default: Collection[str]
+) -> dict[str, Any]:
+    """Returns the settings with --no_remove_unused_columns as remove_unused_columns "false", which
+    the parser of transformers has for the switches that are on by default (hf_argparser.py)."""
+    negated = {f"no_{name}": name for name in on_by_default}
+    return {
+        negated.get(name, name): "false" if name in negated else value
+        for name, value in settings.items()
+    }
 
 
 def documents_in(words: Sequence[str]) -> list[str]:

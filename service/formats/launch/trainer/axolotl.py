@@ -9,7 +9,6 @@ could matter and is not, or not fully, taken into account.
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from service.formats.launch.accelerate.sharding import DEGREES
 from service.formats.launch.trainer.trained_parts import parts_matching
@@ -19,11 +18,11 @@ from service.formats.launch.trainer.trainer_settings import (
     TRAINED,
     Invocation,
     TrainerSettings,
+    note_stop,
     put_fsdp,
     renamed,
 )
 from service.formats.settings.settings import Settings
-from service.formats.settings.stop import Stop
 
 _ATTENTION = {
     "flash_attention": "flash_attention_2",
@@ -65,12 +64,12 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
 
 def _put_precision(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets the number formats in `trainer`. bf16 "auto" means bf16 where the device has it, which
-    counts as given, unless fp16 is asked for (resolve_dtype)."""
+    counts as given, unless fp16 is asked for. bf16 goes before fp16 (resolve_dtype)."""
     fp16 = settings.boolean("fp16") or settings.boolean("float16")
     is_auto = settings.given.get("bf16", "auto") in ("auto", None)
     bf16 = not fp16 if is_auto else settings.boolean("bf16")
     bf16 = bf16 or settings.boolean("bfloat16")
-    trainer.put("bf16", bf16 and not settings.boolean("fp16"), source_name="bf16")
+    trainer.put("bf16", bf16, source_name="bf16")
     trainer.put("fp16", fp16 and not bf16, source_name="fp16")
     if settings.boolean("fp8"):
         trainer.put("fp8", True)
@@ -160,6 +159,8 @@ def _put_adapters(trainer: TrainerSettings, settings: Settings) -> None:
         cure = "judge it as lora of a rank with as many parameters"
         settings.add_reservation("adapter", "adapters of this kind are not described", cure)
     trainer.put("use_peft", True, source_name="adapter")
+    if adapter == "qlora":
+        _stop_at_bits(settings)
     if adapter == "qlora" and "load_in_4bit" not in trainer.settings:
         trainer.put("load_in_4bit", True, source_name="adapter")
     if settings.boolean("gptq"):
@@ -174,6 +175,18 @@ def _put_adapters(trainer: TrainerSettings, settings: Settings) -> None:
     parameters = settings.given.get("lora_target_parameters")
     if parameters:
         trainer.put("lora_target_parameters", parameters)
+
+
+def _stop_at_bits(settings: Settings) -> None:
+    """Notes a stop for qlora beside frozen weights that do not have 4 bits."""
+    file = "utils/schemas/peft.py"
+    cure = "load_in_4bit true"
+    others = [name for name in ("load_in_8bit", "gptq") if settings.boolean(name)]
+    for name in others:
+        rule = "does not go with adapter qlora, which loads 4 bits"
+        note_stop(settings, name, rule, file, f"{cure} in its place")
+    if not (others or settings.boolean("load_in_4bit")):
+        note_stop(settings, "adapter", "qlora needs load_in_4bit true", file, cure)
 
 
 def _put_kernels(trainer: TrainerSettings, settings: Settings) -> None:
@@ -300,8 +313,4 @@ def _stop_at_fsdp1(settings: Settings) -> None:
 
 def _note_stop(settings: Settings, name: str, rule: str) -> None:
     """Notes that axolotl refuses the setting `name`, by `rule`."""
-    value: Any = settings.given[name]
-    release = f"{settings.table.package} {settings.table.release}"
-    rule = f"{release} stops at it: {rule}"
-    source = f"{release}: utils/schemas/validation.py"
-    settings.stops.append(Stop(setting=name, value=value, rule=rule, source=source))
+    note_stop(settings, name, rule, "utils/schemas/validation.py")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from service.formats.launch.trainer import axolotl, llama_factory, llama_factory_v1, ms_swift
+from service.formats.launch.trainer.arguments import with_switched_off
 from service.formats.launch.trainer.launched import Launched
 from service.formats.launch.trainer.trainer_settings import Invocation, TrainerSettings, Translate
 from service.formats.settings.field_table import FieldTable, field_table, longest_first
@@ -40,11 +41,16 @@ def in_names_of_trainer(
     settings of the tool that nothing reads. A launch that uses these names itself has no such
     settings."""
     dialect = DIALECTS.get(launched.dialect)
+    on_by_default: list[str] = field_table("transformers").facts["on_by_default"]
     if dialect is None:
-        return TrainerSettings(settings=dict(launched.settings)), NOTHING_UNREAD
+        settings_of_trainer = with_switched_off(launched.settings, on_by_default)
+        return TrainerSettings(settings=settings_of_trainer), NOTHING_UNREAD
     # A setting that is null counts as not given.
     values = {name: value for name, value in launched.settings.items() if value is not None}
-    settings = Settings(field_table(dialect.table), values)
+    table = field_table(dialect.table)
+    own_switches = table.facts.get("on_by_default", [])
+    settings = Settings(table, with_switched_off(values, [*on_by_default, *own_switches]))
+    settings.is_other_release = version not in (None, table.release)
     invocation = Invocation(launched.num_devices, version, launched.objective)
     trainer = dialect.translate(settings, invocation)
     return trainer, settings.unread()
@@ -56,11 +62,14 @@ def trainer_table(dialect: str) -> FieldTable:
     in neither; other scripts may have arguments of their own."""
     accelerate = field_table("accelerate")
     transformers = field_table("transformers")
+    is_trl = dialect == "trl"
     return replace(
         accelerate,
+        framework="TRL" if is_trl else accelerate.framework,
+        release=transformers.facts["trl_release"] if is_trl else accelerate.release,
         fields={**transformers.fields, **accelerate.fields},
         patterns=longest_first({**transformers.patterns, **accelerate.patterns}),
         facts={**accelerate.facts, **transformers.facts},
         # The reaction to an unknown name: a stop, or a program of the caller's may read it.
-        unknown="stops" if dialect == "trl" else "open",
+        unknown="stops" if is_trl else "open",
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.formats.launch.switch_settings import set_switches, values_of_switches
+from service.formats.launch.trainer.trainer_settings import CONTEXT
 from service.formats.settings.settings import Settings
 
 
@@ -88,11 +89,15 @@ def read_switches(
 def lifted_rules(
     arguments: Settings, layout: Mapping[str, Any], *, is_tool: bool
 ) -> dict[str, Any]:
-    """Returns the fields of the stack for rules that do not bind the Trainer or a tool, as False.
+    """Returns the fields of the stack for rules that do not bind the Trainer or a tool, as False,
+    and the way of context parallelism where a tool has its own.
     The Trainer offloads activations without checkpoints, however the model is sharded (trl 1.16.0
     models/activation_offloading.py). A tool (`is_tool`) has its own Ulysses, which runs beside
     plain replicas."""
     lifted: dict[str, Any] = {}
+    context = arguments.text(CONTEXT)
+    if context is not None:
+        lifted["context"] = context
     if arguments.boolean("activation_offloading"):
         lifted["offloads_checkpoints"] = False
     if is_tool and layout.get("cp", 1) > 1 and layout.get("zero_stage") == 0:

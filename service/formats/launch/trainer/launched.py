@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from models.errors import Invalid
-from service.formats.launch.accelerate.launcher import launcher_settings
+from service.formats.launch.accelerate.launcher import launcher_settings, stops_of
 from service.formats.launch.documents import read_settings, sent_settings
 from service.formats.launch.trainer.arguments import documents_in, flags_of, settings_of
 from service.formats.launch.trainer.command import Started, started_program
 from service.formats.launch.trainer.objectives import objective_in_name
+from service.formats.settings.field_table import field_table
 from service.formats.settings.reservation import Reservation
+from service.formats.settings.stop import Stop
 from service.formats.shell.command import files_of, split_command
 from service.formats.shell.faults import invalid_launch
 from service.formats.shell.files import LaunchFiles
@@ -26,6 +28,9 @@ _DEEPSPEED_MARKS = ("zero_optimization", "train_batch_size", "train_micro_batch_
 _TRAINER_MARKS = ("model_name_or_path", "per_device_train_batch_size", "learning_rate")
 _SWIFT = re.compile(r"swift[./]cli[./](?:sft|pt|rlhf)", re.ASCII)
 _FACTORY = re.compile(r"llamafactory[./]\S*(?:launcher|cli)\b", re.ASCII)
+_TRL = re.compile(
+    r"\btrl[./]scripts[./]|(?:^|/)examples/scripts/(?:sft|dpo|kto|orpo|cpo)\.py$", re.ASCII
+)
 _FACTORY_MARKS = ("finetuning_type", "stage", "cutoff_len", "quantization_bit", "lora_target")
 _OF_TRAINER = ("transformers", "trl")
 _DIALECTS_OF_TOOLS = {
@@ -36,6 +41,9 @@ _DIALECTS_OF_TOOLS = {
     "swift": "ms_swift",
     "megatron": "megatron_swift",
 }
+_OF_AXOLOTL = ("launcher", "cloud", "sweep", "shard", "prompter", "debug_text_only",
+    "debug_num_examples")  # fmt: skip
+"""Flags of axolotl's command line that are no settings of its document."""
 _YAML = re.compile(r"(?:\s|#[^\n]*\n)*+[A-Za-z_][\w.-]*:\s", re.ASCII)
 """A text that begins with a key."""
 _PYTHON = re.compile(r"^(?:from [\w.]+ import |import \w)", re.ASCII | re.MULTILINE)
@@ -54,6 +62,8 @@ class Launched:
     """By dotted names, as they were written."""
     launcher: dict[str, Any] = field(default_factory=dict)
     """The settings of `accelerate launch`, in the names of its document."""
+    launcher_document: dict[str, Any] = field(default_factory=dict)
+    """Those settings of accelerate's document that no flag of `accelerate launch` replaces."""
     files: LaunchFiles
     is_command: bool = False
     """A command was sent, not only a document."""
@@ -65,6 +75,8 @@ class Launched:
     program: str = ""
     """The command as it was typed, without arguments."""
     reservations: list[Reservation] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+    """The reasons at which the launcher stops."""
 
 
 def launched_in(text: str, sent: LaunchFiles, default_dialect: str = "transformers") -> Launched:
@@ -163,7 +175,9 @@ def _launched_by(command: Started, files: LaunchFiles) -> Launched:
         launcher_name=command.launcher,
         is_command=True,
     )
-    arguments, launcher_arguments = _split_at_launcher(arguments, dialect)
+    launcher_arguments: tuple[str, ...] = ()
+    if command.launcher is None:
+        arguments, launcher_arguments = _split_at_launcher(arguments, dialect)
     launched.settings = _settings_of_arguments(arguments, launched)
     launched.settings.pop("launcher", None)  # read below, and no setting of the training
     # axolotl starts the launcher that --launcher names, with the arguments behind `--`.
@@ -173,10 +187,12 @@ def _launched_by(command: Started, files: LaunchFiles) -> Launched:
         dialect_of_settings = _dialect_of(launched.settings)
         launched.dialect = dialect if dialect_of_settings == "deepspeed" else dialect_of_settings
     if command.launcher == "accelerate":
-        launched.launcher = _settings_of_launcher(command, launched)
+        _put_settings_of_launcher(command, launched)
     if launcher_arguments and launcher_of_tool == "accelerate":
         launched.launcher |= launcher_settings(launcher_arguments)
     launched.num_devices = _num_devices(command, launcher_arguments)
+    if dialect == "ms_swift" and command.launcher is None:
+        _note_one_process(command, launched)
     launched.reservations += map(Reservation.of_branch, command.command.in_branches)
     return launched
 
@@ -199,12 +215,22 @@ def _settings_of_arguments(arguments: Sequence[str], launched: Launched) -> dict
 def _split_at_launcher(
     arguments: tuple[str, ...], dialect: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the arguments of the tool, and those of its launcher. axolotl takes the latter
-    after `--`; other tools have none."""
-    if dialect != "axolotl" or "--" not in arguments:
+    """Returns the arguments of the tool, and those of its launcher. axolotl hands on what stands
+    behind `--`, and flags that it does not have itself (0.19.0 cli/main.py, train). Other tools
+    hand on nothing."""
+    if dialect != "axolotl":
         return arguments, ()
-    index = arguments.index("--")
-    return arguments[:index], arguments[index + 1 :]
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    own: list[str] = []
+    handed_on: list[str] = []
+    words = own
+    for word in arguments[:end]:
+        if word.startswith("--"):
+            name = word.partition("=")[0].lstrip("-").replace("-", "_")
+            is_own = name in _OF_AXOLOTL or field_table("axolotl").field(name) is not None
+            words = own if is_own else handed_on
+        words.append(word)
+    return tuple(own), (*handed_on, *arguments[end + 1 :])
 
 
 def _dialect_of_program(command: Started) -> str:
@@ -219,17 +245,21 @@ def _dialect_of_program(command: Started) -> str:
         return "ms_swift"
     if _FACTORY.search(command.program):
         return "llama_factory"
-    return "trl" if re.search(r"\btrl[./]scripts[./]", command.program) else "transformers"
+    return "trl" if _TRL.search(command.program) else "transformers"
 
 
-def _settings_of_launcher(command: Started, launched: Launched) -> dict[str, Any]:
-    """Returns the settings of `accelerate launch`: those of its flags, and else of its document."""
+def _put_settings_of_launcher(command: Started, launched: Launched) -> None:
+    """Sets the settings of `accelerate launch`: those of its flags, and else of its document."""
     flags = launcher_settings(command.launcher_words)
+    launched.stops += stops_of(command.launcher_words)
     file = flags.pop("config_file", None)
-    if file is None:
-        return flags
-    setting = f"--config_file {file}"
-    return sent_settings(str(file), setting, launched.files, launched.reservations) | flags
+    if file is not None:
+        setting = f"--config_file {file}"
+        document = sent_settings(str(file), setting, launched.files, launched.reservations)
+        launched.launcher_document = {
+            name: value for name, value in document.items() if name not in flags
+        }
+    launched.launcher = {**launched.launcher_document, **flags}
 
 
 def _num_devices(command: Started, launcher_arguments: Sequence[str]) -> int | None:
@@ -252,6 +282,37 @@ def _num_devices(command: Started, launcher_arguments: Sequence[str]) -> int | N
     if per_node is None or (nodes is None and has_hosts):
         return None
     return per_node * (nodes or 1)
+
+
+def _note_one_process(command: Started, launched: Launched) -> None:
+    """Adds a reservation for several devices that ms-swift gives to one process, or a stop where
+    that is to use DeepSpeed. It does so unless a variable tells it to start a process on each
+    (cli/main.py, use_torchrun; arguments/sft_args.py, _init_deepspeed)."""
+    environment = command.command.environment
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    devices = len(visible.split(","))
+    starts_more = environment.keys() & {"NPROC_PER_NODE", "NNODES"}
+    if devices == 1 or starts_more or command.command.num_ranks is not None:
+        return
+    reason = (
+        "one process spreads the layers over these devices, one at work at a time, as"
+        " NPROC_PER_NODE is not set"
+    )
+    cure = f"write NPROC_PER_NODE={devices} in front, for a process on each"
+    if launched.settings.get("deepspeed") is None:
+        setting = f"CUDA_VISIBLE_DEVICES = {visible}"
+        launched.reservations.append(Reservation(setting=setting, reason=reason, cure=cure))
+        return
+    launched.stops.append(
+        Stop(
+            setting="CUDA_VISIBLE_DEVICES",
+            value=visible,
+            rule=f"{reason}, which does not go with DeepSpeed: {cure}",
+            source="ms-swift 4.6.0: arguments/sft_args.py, _init_deepspeed",
+            cure=f"NPROC_PER_NODE={devices}",
+            hides_layout=True,
+        )
+    )
 
 
 def _count(text: str | None) -> int | None:

@@ -12,6 +12,7 @@ from service.formats.launch.trainer.trainer_settings import (
     REFERENCE_MODEL,
     Invocation,
     TrainerSettings,
+    note_stop,
     put_fsdp,
     renamed,
 )
@@ -42,7 +43,7 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
         trainer.put("dtype", "bfloat16", source_name="pure_bf16")
     _put_adapters(trainer, settings)
     _put_optimizer(trainer, settings)
-    kernel = settings.table.facts["attention"].get(settings.text("flash_attn") or "auto")
+    kernel = settings.table.facts["attention"].get(str(settings.text("flash_attn")))
     if kernel:
         trainer.put("attn_implementation", kernel, source_name="flash_attn")
     if settings.given.get("fsdp"):
@@ -114,6 +115,9 @@ def _put_adapters(trainer: TrainerSettings, settings: Settings) -> None:
             source_name="additional_target",
         )
     bits = settings.integer("quantization_bit")
+    if bits and kind not in ("lora", "oft"):
+        rule = "goes with finetuning_type lora or oft"
+        note_stop(settings, "quantization_bit", rule, "hparams/parser.py", "finetuning_type lora")
     if bits:
         trainer.put("bits", bits, source_name="quantization_bit")
 

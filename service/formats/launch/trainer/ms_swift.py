@@ -6,15 +6,20 @@ from __future__ import annotations
 
 import math
 
+from models.spec import catalogue
+from service.formats.launch.trainer.models import NamedModel, named_model
 from service.formats.launch.trainer.trainer_settings import (
+    CONTEXT,
     OBJECTIVE,
     REFERENCE_MODEL,
     Invocation,
     TrainerSettings,
+    note_stop,
     renamed,
 )
 from service.formats.settings.settings import Settings
 
+_MODEL_NAMES = ("model", "model_id_or_path", "model_name_or_path")
 _SEQUENCES_A_STEP = 16  # of all ranks, where nobody says how many (trainers/arguments.py)
 
 
@@ -34,11 +39,13 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     _put_adapters(trainer, settings)
     if invocation.command == "rlhf" or "rlhf_type" in settings.given:
         trainer.put(OBJECTIVE, objective_of(settings), source_name="rlhf_type")
+    _put_task(trainer, settings)
     if settings.given.get("ref_model"):
         trainer.put(REFERENCE_MODEL, settings.given["ref_model"], source_name="ref_model")
     kernel = settings.table.facts["attention"].get(settings.text("attn_impl") or "")
     if kernel:
         trainer.put("attn_implementation", kernel, source_name="attn_impl")
+    _stop_at_packing(settings)
     _put_sharding(trainer, settings)
     return trainer
 
@@ -48,6 +55,33 @@ def objective_of(settings: Settings) -> str | None:
     gives one number (arguments/rlhf_args.py, _init_rm)."""
     kind = settings.text("rlhf_type")
     return "reward" if kind == "rm" else kind
+
+
+def _put_task(trainer: TrainerSettings, settings: Settings) -> None:
+    """Sets the objective in `trainer` where the model has a head for classes in place of words
+    (model/register.py). Adds a reservation for other tasks."""
+    if is_classification(settings):
+        trainer.put(OBJECTIVE, "classification", source_name="task_type")
+
+
+def is_classification(settings: Settings) -> bool:
+    """Returns True for a model whose head gives a number for each class. Adds a reservation for
+    tasks that are neither this nor the prediction of words."""
+    task = settings.text("task_type")
+    if task not in (None, "causal_lm", "seq_cls"):
+        reason = "the head, and how many texts a sample has, are not described"
+        cure = "give workload.head, and count batches in texts"
+        settings.add_reservation("task_type", reason, cure, answered_by="workload.head")
+    return task == "seq_cls"
+
+
+def _stop_at_packing(settings: Settings) -> None:
+    """Notes a stop for sequences without padding beside attention that needs it."""
+    name = "packing" if settings.boolean("packing") else "padding_free"
+    kernel = settings.text("attn_impl") or settings.text("attn_implementation")
+    if settings.boolean(name) and kernel not in settings.table.facts["without_padding"]:
+        rule = "needs attn_impl flash_attn, flash_attention_2, 3 or 4"
+        note_stop(settings, name, rule, "arguments/sft_args.py", "attn_impl flash_attn")
 
 
 def _put_precision(trainer: TrainerSettings, settings: Settings) -> None:
@@ -111,3 +145,30 @@ def _put_sharding(trainer: TrainerSettings, settings: Settings) -> None:
             cp,
             source_name="sequence_parallel_size",
         )
+        _put_context(trainer, settings, cp)
+
+
+def _put_context(trainer: TrainerSettings, settings: Settings, cp: int) -> None:
+    """Sets the way of context parallelism in `trainer` where a ring takes part. Ulysses takes as
+    many ranks as divide the heads of keys, and a ring the rest (sequence_parallel/
+    sequence_parallel.py, _init_device_mesh). Notes a stop for a ring beside padding."""
+    name = next((name for name in _MODEL_NAMES if settings.given.get(name)), None)
+    model = NamedModel(id=None)
+    if name is not None:
+        model = named_model(name, str(settings.given[name]))
+    if model.id is None:
+        return
+    attentions = catalogue.architecture(model.id).attentions
+    heads = math.gcd(cp, *(attention.num_key_value_heads for attention in attentions))
+    if heads == cp:
+        return
+    trainer.put(CONTEXT, "ring", source_name="sequence_parallel_size")
+    if heads > 1:
+        trainer.assumed.append(
+            f"sequence_parallel_size {cp}: heads over {heads} ranks and a ring of {cp // heads} are"
+            f" counted as a ring of {cp}"
+        )
+    if not (settings.boolean("padding_free") or settings.boolean("packing")):
+        rule = f"needs padding_free true, for a ring: heads of keys go over {heads} ranks at most"
+        file = "sequence_parallel/sequence_parallel.py"
+        note_stop(settings, "sequence_parallel_size", rule, file, "padding_free true")

@@ -53,7 +53,7 @@ _OBJECTIVES: Mapping[str, Objective] = {
     "apo_zero_unpaired": Objective(reference=1),
     "reward": Objective(sequences=2, head="score"),
     "reward_beside_logits": Objective(sequences=2),
-    "process_reward": Objective(head="score"),
+    **dict.fromkeys(("process_reward", "classification"), Objective(head="score")),
     "asft": Objective(reference=1),
 }
 

@@ -26,9 +26,16 @@ from service.formats.launch.deepspeed.document import (
     read_document_settings,
 )
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, with_changes
-from service.formats.launch.trainer.deepspeed_arguments import document_of, with_trainer_values
+from service.formats.launch.trainer.deepspeed_arguments import (
+    document_of,
+    other_defaults,
+    stop_at_refused,
+    stop_at_settings_of_file,
+    untyped_of,
+    with_trainer_values,
+)
 from service.formats.launch.trainer.dialects import DIALECTS, in_names_of_trainer, trainer_table
-from service.formats.launch.trainer.fsdp_arguments import with_fsdp
+from service.formats.launch.trainer.fsdp_arguments import stop_at_strategy_of_fsdp1, with_fsdp
 from service.formats.launch.trainer.kernels import lifted_rules, read_switches
 from service.formats.launch.trainer.launched import Launched, launched_in
 from service.formats.launch.trainer.megatron_swift import read_megatron
@@ -141,7 +148,9 @@ class _Reader:
     def _checked_settings(self, arguments: Mapping[str, Any]) -> Settings:
         """Returns arguments as settings that are checked by the tables of accelerate and the
         Trainer."""
-        settings = Settings(trainer_table(self.launched.dialect), arguments)
+        table = trainer_table(self.launched.dialect)
+        settings = Settings(table, arguments)
+        settings.is_other_release = self.version not in (None, table.release)
         # The objective of a plain script is read from its name (dpo.py), so messages show that.
         if not self._is_tool:
             settings.written[OBJECTIVE] = self.launched.program
@@ -180,17 +189,26 @@ class _Reader:
         num_ranks = self._num_ranks(trainer_settings)
         ulysses = trainer_settings.integer("parallelism_config.parallelism_config_sp_size") or 1
         document = dict(document)
+        stop_at_settings_of_file(self.launched, self.stops)
         # accelerate hands the degree of Ulysses on to DeepSpeed, whose document may leave it out.
         if ulysses > 1:
             document.setdefault("sequence_parallel_size", ulysses)
         if has_trainer:
-            document = with_trainer_values(document, trainer_settings, self.stops)
+            document = with_trainer_values(
+                document,
+                trainer_settings,
+                num_ranks,
+                self.stops,
+                untyped=untyped_of(self.launched, runs_trainer=_shows_trainer(arguments)),
+                defaults=other_defaults(self.launched.dialect, arguments),
+            )
         document = with_changes(document, self.changes)
         settings = Settings(field_table(_DEEPSPEED), document)
         parts = read_document_settings(settings, self.stops, has_trainer=has_trainer)
         self.default_origins |= parts.default_origins
         layout = parts.layout
         workload = parts.workload
+        stop_at_refused(self.launched, layout, self.stops)
         if has_trainer:
             workload = self._completed_by_trainer(layout, workload, trainer_settings)
         if any(reservation.is_open for reservation in self.reservations):
@@ -227,10 +245,15 @@ class _Reader:
         """Returns the workload of a DeepSpeed document completed by the Trainer's arguments, which
         also set recompute and offload of activations in `layout`."""
         # The precision is DeepSpeed's, so `default_origins` must not name the Trainer's default.
-        # DeepSpeed has an fp32 copy of the parameters (`has_own_copy`).
+        # Shards of the optimizer have an fp32 copy of the parameters, mixed precision or not.
         workload_of_trainer = read_workload(
-            trainer_settings, self.assumed, default_origins={}, has_own_copy=True
+            trainer_settings,
+            self.assumed,
+            default_origins={},
+            fp32_copy="always" if layout["zero_stage"] else "in_mixed_precision",
         )
+        if workload.get("precision") == "fp32":  # neither bf16 nor fp16 is on
+            del workload["precision"]  # the format that the model is loaded in counts
         workload = workload_of_trainer | workload  # the document's values count
         layout["recompute"] = "full" if checkpoints_activations(trainer_settings) else "none"
         layout["offload_activations"] = trainer_settings.boolean("activation_offloading")
@@ -249,9 +272,12 @@ class _Reader:
         num_ranks = self._num_ranks(settings)
         stack, layout = self._parallelism(settings, num_ranks)
         # FSDP keeps an fp32 copy of a model that is loaded in 16 bits; plain replicas do not.
-        has_own_copy = stack == "fsdp" and layout["zero_stage"] > 0
+        has_copy = stack == "fsdp" and layout["zero_stage"] > 0
         workload = read_workload(
-            settings, self.assumed, self.default_origins, has_own_copy=has_own_copy
+            settings,
+            self.assumed,
+            self.default_origins,
+            fp32_copy="in_mixed_precision" if has_copy else "never",
         )
         steps = accumulation_steps(settings)
         sequences = settings.integer("per_device_train_batch_size")
@@ -293,6 +319,7 @@ class _Reader:
         kind = str(settings.text("distributed_type") or "no").upper()
         recompute = "full" if checkpoints_activations(settings) else "none"
         if kind == "FSDP":
+            stop_at_strategy_of_fsdp1(settings, self.stops)
             if settings.boolean("fsdp_config.fsdp_activation_checkpointing"):
                 recompute = "full"
             layout = {"recompute": recompute, **fsdp_layout(settings, num_ranks, self.stops)}
@@ -395,11 +422,16 @@ class _Reader:
                 for part, problem in reading.unresolved_parts.items()
             },
             assumed=tuple(self.assumed),
-            stops=(*unread_of_tool.stops, *reading.stops),
+            stops=(*self.launched.stops, *unread_of_tool.stops, *reading.stops),
             reservations=(*self.reservations, *reservations, *unread_of_tool.reservations),
             warnings=(*unread_of_tool.warnings, *reading.warnings),
-            ignored=(*unread_of_tool.no_account, *reading.ignored),
+            ignored=tuple(dict.fromkeys((*unread_of_tool.no_account, *reading.ignored))),
         )
+
+
+def _shows_trainer(arguments: Mapping[str, Any]) -> bool:
+    """Returns True where the arguments of a program are such as the Trainer has."""
+    return bool(arguments.keys() & {*_TRAINER_ARGUMENTS} - {"distributed_type"})
 
 
 def _put_data_parallel_degree(layout: dict[str, Any], num_ranks: int | None) -> None:

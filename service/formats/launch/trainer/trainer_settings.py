@@ -12,12 +12,18 @@ from typing import Any
 
 from service.formats.launch.job import OwnName
 from service.formats.settings.settings import Settings
+from service.formats.settings.stop import Stop
 
-OBJECTIVE, TRAINED, MOMENT_RANK, REFERENCE_MODEL = (
-    f"told:{name}" for name in ("objective", "trained", "moment_rank", "reference_model")
+OBJECTIVE, TRAINED, MOMENT_RANK, REFERENCE_MODEL, CONTEXT = (
+    f"told:{name}" for name in ("objective", "trained", "moment_rank", "reference_model", "context")
 )
 """Names for decisions of tools that TrainingArguments have no names for. Nobody can type such names
 as flags."""
+
+_SAME = ("learning_rate", "max_grad_norm", "weight_decay", "adam_beta1", "adam_beta2",
+    "adam_epsilon")  # fmt: skip
+"""Settings that every tool has under the name of TrainingArguments. They change neither time nor
+memory, but the Trainer compares them with a document of DeepSpeed."""
 
 
 @dataclass(slots=True)
@@ -74,10 +80,27 @@ def renamed(settings: Settings) -> TrainerSettings:
         value = settings.given.get(tool_name)
         if value is not None:
             trainer.put(name, value, source_name=tool_name)
+    for name in _SAME:
+        if settings.given.get(name) is not None:
+            trainer.put(name, settings.given[name])
     # Settings that other functions translate, with the tool's names and values for them.
     for name, own_name in table.facts.get("said_as", {}).items():
         trainer.own_names[name] = OwnName(*own_name)
     return trainer
+
+
+def note_stop(settings: Settings, name: str, rule: str, file: str, cure: str = "") -> None:
+    """Notes that the tool refuses the setting `name`, by `rule`, in this file of its source."""
+    release = f"{settings.table.package} {settings.table.release}"
+    settings.stops.append(
+        Stop(
+            setting=name,
+            value=settings.given.get(name),
+            rule=f"{release} stops at it: {rule}",
+            source=f"{release}: {file}",
+            cure=cure,
+        )
+    )
 
 
 def put_fsdp(trainer: TrainerSettings, settings: Settings, version: int) -> None:

@@ -8,17 +8,20 @@ parts of a layout.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 from service.formats.launch.trainer.adapters import read_adapters
 from service.formats.launch.trainer.objectives import read_objective, workload_of
 from service.formats.launch.trainer.trainer_settings import MOMENT_RANK, TRAINED
 from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
+from service.formats.settings.stop import Stop
 from service.formats.shell.faults import invalid_launch
 
 _RANK = re.compile(r"\brank=(\d{1,6})\b", re.ASCII)
 _HALF_PRECISIONS = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
+Fp32Copy = Literal["never", "in_mixed_precision", "always"]
+"""When what shards a model keeps an fp32 copy of parameters that are loaded in 16 bits."""
 _SEQUENCE_LENGTHS = (
     "block_size", "cutoff_len", "seq_length", "model_max_length", "max_seq_length", "max_length",
 )  # fmt: skip
@@ -27,15 +30,15 @@ counts."""
 
 
 def read_workload(
-    settings: Settings, assumed: list[str], default_origins: dict[str, str], *, has_own_copy: bool
+    settings: Settings, assumed: list[str], default_origins: dict[str, str], *, fp32_copy: Fp32Copy
 ) -> dict[str, Any]:
-    """Returns the fields of a workload that arguments decide. `has_own_copy` says that FSDP or
+    """Returns the fields of a workload that arguments decide. `fp32_copy` says when FSDP or
     DeepSpeed keeps an fp32 copy of parameters that are loaded in 16 bits. Fills `assumed` and
     `default_origins` with sentences about what is counted otherwise, or by default."""
     workload = _precision(settings, default_origins) | _optimizer(settings, assumed)
     adapters = read_adapters(settings, assumed)
     if not adapters:  # beside adapters the model's own parameters are frozen
-        _read_model_format(settings, workload, has_own_copy=has_own_copy)
+        _read_model_format(settings, workload, fp32_copy)
         if settings.given.get(TRAINED):
             workload["trained"] = settings.given[TRAINED]
     workload |= adapters
@@ -79,9 +82,19 @@ def _precision(settings: Settings, default_origins: dict[str, str]) -> dict[str,
     if not any(name in settings for name in ("mixed_precision", "bf16", "fp16", "fp8")):
         default_origins["workload.precision"] = "the default of mixed_precision"
     precision = settings.text("mixed_precision") or "no"
-    for name in ("bf16", "fp16", "fp8"):
-        if settings.boolean(name):
-            precision = name
+    formats = [name for name in ("bf16", "fp16", "fp8") if settings.boolean(name)]
+    if {"bf16", "fp16"} <= {*formats}:
+        settings.stops.append(
+            Stop(
+                setting="fp16",
+                value=True,
+                rule="does not go with bf16: transformers stops where both are true",
+                source="transformers 5.24.0: training_args.py, _validate_args",
+                cure="drop one",
+            )
+        )
+    if formats:
+        precision = formats[-1]
     if precision not in ("no", "bf16", "fp16", "fp8"):
         rule = "must be no, bf16, fp16 or fp8"
         raise invalid_launch(shown("mixed_precision", precision), rule)
@@ -124,10 +137,9 @@ def _projection_rank(settings: Settings, optimizer: str, assumed: list[str]) -> 
     return {"moment_rank": rank}
 
 
-def _read_model_format(settings: Settings, workload: dict[str, Any], *, has_own_copy: bool) -> None:
+def _read_model_format(settings: Settings, workload: dict[str, Any], fp32_copy: Fp32Copy) -> None:
     """Sets precision and master_weights in a workload by the dtype in which the model is loaded.
-    FSDP and DeepSpeed with mixed precision make an fp32 copy of it (`has_own_copy`). Raises
-    Invalid for an unknown dtype."""
+    Raises Invalid for an unknown dtype."""
     dtype = settings.text("dtype") or settings.text("torch_dtype")
     # Parameters of 32 bits are what a workload has by default; those of "auto" are not known.
     if dtype in (None, "auto", "float32", "fp32", "none"):
@@ -139,5 +151,6 @@ def _read_model_format(settings: Settings, workload: dict[str, Any], *, has_own_
     is_mixed = workload["precision"] != "fp32"
     if not is_mixed:
         workload["precision"] = _HALF_PRECISIONS[str(dtype)]
-    if not (is_mixed and has_own_copy):
+    has_copy = fp32_copy == "always" or (is_mixed and fp32_copy == "in_mixed_precision")
+    if not has_copy:
         workload["master_weights"] = False

@@ -18,6 +18,7 @@ from service.formats.settings.reservation import Reservation
 from service.formats.shell.files import LaunchFiles
 
 _LOSS = "loss_type"
+_EARLIER_LENGTH = "max_seq_length"
 _CHUNKED_LOSS = "chunked_nll"
 _FIELD_OF_SETTING = {
     "max_length": "workload.seq_len",
@@ -35,9 +36,16 @@ def fill_in_defaults(
     """Adds TRL's defaults to the arguments that the launch does not give, and notes each in
     `default_origins` or `assumed`."""
     defaults: Mapping[str, Any] = field_table("transformers").facts["trl_defaults"]
-    sets_format = "fp16" in arguments or "mixed_precision" in arguments  # then bf16 is no default
+    # Whatever the launcher says, the format is bf16 unless fp16 is on (base_config.py).
+    is_fp16 = str(arguments.get("fp16")).lower() in ("true", "1", "yes")
     for name, value in defaults.items():
-        if name in arguments or (name == "bf16" and sets_format):
+        if name in arguments or (name == "bf16" and is_fp16):
+            continue
+        if name == "max_length" and _EARLIER_LENGTH in arguments:
+            assumed.append(
+                f"{_EARLIER_LENGTH} is read as earlier releases of TRL do: 1.16 stops at it, and"
+                " has max_length in its place"
+            )
             continue
         arguments[name] = value
         if name in _FIELD_OF_SETTING:

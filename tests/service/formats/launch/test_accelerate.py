@@ -188,6 +188,20 @@ def test_the_stack_is_that_of_the_kind() -> None:
     assert read({"distributed_type": "MEGATRON_LM"}).stack == {"name": "megatron"}
 
 
+@pytest.mark.parametrize("strategy", ["FULL_SHARD", "shard_grad_op", "2"])
+def test_fsdp2_takes_no_strategy(strategy: str) -> None:
+    config = {"version": 2, "reshard_after_forward": strategy}
+    (stop,) = read({**FSDP2, "fsdp_config": config}).stops
+    assert stop.setting == "fsdp_config.fsdp_reshard_after_forward"
+
+
+def test_empty_parts_and_the_old_name_of_dynamo_are_known() -> None:
+    old = {"dynamo_backend": "NO", "megatron_lm_config": {}, "dynamo_config": {}}
+    found = read({**FSDP2, **old})
+    assert found.reservations == ()
+    assert found.stack["launch"] == "eager"
+
+
 def test_words_that_yaml_spoils_are_understood() -> None:
     text = "distributed_type: NO\nmixed_precision: no\ndynamo_config: {dynamo_backend: NO}\n"
     found = accelerate_reader.read(text, None)

@@ -53,6 +53,7 @@ def test_nothing_said_is_what_axolotl_does() -> None:
     [
         ({"bf16": "auto"}, {"precision": "bf16"}),
         ({"fp16": True}, {"precision": "fp16"}),
+        ({"bf16": True, "fp16": True}, {"precision": "bf16"}),
         ({"bf16": False}, {"precision": "fp32"}),
         ({"optimizer": "paged_adamw_8bit"}, {"optimizer": "paged_adamw_8bit"}),
         ({"optimizer": "muon"}, {"optimizer": "muon"}),
@@ -70,7 +71,7 @@ def test_precision_and_optimizer_are_read(
     ("settings", "lora"),
     [
         ({}, {"rank": 16, "targets": ["attention", "mlp", "experts"], "base_bits": 16}),
-        ({"adapter": "qlora"}, {"base_bits": 4}),
+        ({"adapter": "qlora", "load_in_4bit": True}, {"base_bits": 4}),
         ({"load_in_8bit": True}, {"base_bits": 8}),
         ({"base_model": "unsloth/Qwen3-4B-bnb-4bit"}, {"base_bits": 4}),
         (
@@ -119,7 +120,15 @@ def test_precision_and_optimizer_are_read(
 def test_adapters_are_read(settings: dict[str, Any], lora: dict[str, Any]) -> None:
     found = reading_of({**LORA, **settings})
     assert {name: found.workload["lora"][name] for name in lora} == lora
-    assert not found.reservations
+    assert not [*found.reservations, *found.stops]
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting"), [({}, "adapter"), ({"load_in_8bit": True}, "load_in_8bit")]
+)
+def test_qlora_needs_weights_of_4_bits(settings: dict[str, Any], setting: str) -> None:
+    (stop,) = reading_of({**LORA, "adapter": "qlora", **settings}).stops
+    assert stop.setting == setting
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,28 @@ def test_parameters_are_trained_in_full_precision_unless_they_are_pure_bf16() ->
     assert (pure["precision"], pure["master_weights"]) == ("bf16", False)
 
 
+def test_pure_bf16_has_masters_under_zero_2_and_is_refused_under_zero_3() -> None:
+    settings = {**SFT, "bf16": None, "pure_bf16": True, "deepspeed": "ds.json"}
+    document = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}}
+    found = reading_of(settings, **{"ds.json": yaml.safe_dump(document)})
+    assert found.workload["precision"] == "bf16"
+    assert found.workload.get("master_weights", True)
+    assert found.stops == ()
+    document["zero_optimization"] = {"stage": 3}
+    (stop,) = reading_of(settings, **{"ds.json": yaml.safe_dump(document)}).stops
+    assert (stop.setting, "ZeRO 3" in stop.rule) == ("pure_bf16", True)
+
+
+@pytest.mark.parametrize("kind", ["full", "freeze"])
+def test_weights_of_few_bits_are_frozen(kind: str) -> None:
+    (stop,) = reading_of({**SFT, "finetuning_type": kind, "quantization_bit": 4}).stops
+    assert stop.setting == "quantization_bit"
+
+
+def test_the_usual_attention_may_be_written() -> None:
+    assert reading_of({**SFT, "flash_attn": "auto"}).reservations == ()
+
+
 @pytest.mark.parametrize(
     ("settings", "lora"),
     [
@@ -159,3 +181,9 @@ def test_frozen_weights_have_few_bits(bits: int, reserved: int) -> None:
     found = reading_of({**SFT, **lora})
     assert len(found.reservations) == reserved
     assert found.workload["lora"]["base_bits"] == (16 if reserved else bits)
+
+
+def test_workers_of_ray_have_resources_in_earlier_releases() -> None:
+    ray = {"ray_num_workers": 4, "resources_per_worker": {"GPU": 1}, "placement_strategy": "PACK"}
+    found = reading_of({"stage": "sft", "model_name_or_path": "Qwen/Qwen3-4B", **ray})
+    assert (found.stops, found.num_devices) == ((), 4)
