@@ -112,8 +112,10 @@ def launched_question(
     """
     recognition = _recognized_format(launch, field)
     reading = _read_launch(launch, recognition.format, field, changes)
-    if reading.stops and not allow_stops:
-        raise Refused([_stop_error(stop, f"{field}.arguments") for stop in reading.stops])
+    # What an answer leaves to the caller to fill in is missing from its launch.
+    stops = [stop for stop in reading.stops if stop.setting not in (launch.placeholders or {})]
+    if stops and not allow_stops:
+        raise Refused([_stop_error(stop, f"{field}.arguments") for stop in stops])
     command = command_in(launch.text, launch.beside)
     edits = {} if command is None else command.edits
     reservations = (
@@ -121,7 +123,6 @@ def launched_question(
         *(Reservation.of_edit(file, shortened(edit)) for file, edit in edits.items()),
     )
     reading = replace(reading, reservations=reservations)
-    stops = list(reading.stops)
     overruled = list[str]()
     errors = LaunchErrors(reading, field, parts_source, stops if allow_stops else None)
     cluster = LaunchCluster(resolver, parts.cluster, reading, command, errors, overruled)

@@ -86,15 +86,14 @@ class LaunchForm(Wire):
     """The release of the framework, such as 0.16.1, whose defaults hold for what is not said.
     Without it the newest that is known."""
     framework: str | None = None
-    """A member of an answer that is sent back; `format` says it. The members from here on are
-    ignored."""
+    """A member of an answer that is sent back. It is ignored: `format` says it."""
     placeholders: dict[str, Any] | None = None
-    """A member of an answer: settings that are yours to fill in. Where they name the model, give
-    `model` beside the launch."""
+    """A member of an answer: settings that are yours to fill in, and may be missing. Where they
+    name the model, give `model` beside the launch."""
     slurm: dict[str, Any] | None = None
-    """A member of an answer; `cluster` says how many chips there are."""
+    """A member of an answer, which is ignored: `cluster` says how many chips there are."""
     notes: list[Any] | None = None
-    """A member of an answer."""
+    """A member of an answer, which is ignored."""
 
     @field_validator("arguments")
     @classmethod
