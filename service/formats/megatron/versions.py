@@ -157,8 +157,11 @@ def _batch_arguments(arguments: Mapping[str, str], renamed: Mapping[str, str]) -
 
 def _expert_arguments(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
     """Returns today's arguments for the experts of Megatron-DeepSpeed. It prints their
-    number as a list, [1] for a dense model, and has experts in every `expert_interval`-th layer."""
-    listed = _LIST_OF_ONE.fullmatch(arguments.get("num_experts", "").strip())
+    number as a list, [1] for a dense model, and has experts in every `expert_interval`-th layer.
+    The number is typed without brackets."""
+    shape = _WHOLE if is_of_deepspeed(arguments) else _LIST_OF_ONE
+    text = arguments.get("num_experts", "").strip()
+    listed = _LIST_OF_ONE.fullmatch(text) or shape.fullmatch(text)
     if listed is None:
         return {}
     experts = int(listed.group(1))

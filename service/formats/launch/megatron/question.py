@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import Any
 
 from models.errors import Invalid
+from models.spec import catalogue
 from models.spec.switches import Condition, read_switches, releases
 from service.formats.launch.job import LaunchReading
 from service.formats.launch.megatron.job_arguments import PIPELINE_INSIDE
@@ -39,6 +40,12 @@ from service.formats.settings.settings import UnreadSettings
 from service.formats.settings.stop import Stops
 from service.formats.shell.faults import invalid_launch
 
+_DEEPSPEED_STACK = "megatron-deepspeed"
+"""The stack of Megatron-DeepSpeed, a fork of Megatron-LM that has its flags."""
+_OF_FORK = (
+    "the launch is of Megatron-DeepSpeed, whose flags are read by the table of Megatron-LM: of its own"
+    " rules none is checked"
+)
 SHAPE = ("num_layers", "hidden_size", "num_attention_heads")
 _BALANCING = {
     "aux_loss": "micro_batch_loss",
@@ -103,6 +110,9 @@ def launch_reading(
     layout = _layout(args, pp, virtual, stops)
     workload = _workload(args)
     is_newest = stack_id == NAME and release is None
+    # Megatron-DeepSpeed is a fork of earlier releases, with rules of its own.
+    is_fork = args.boolean("deepspeed")
+    broken = () if is_fork else refusals(args, environment, is_newest=is_newest)
     # Megatron-LM takes one micro-batch of each rank where there is no --global-batch-size.
     takes_one = stack_id == NAME and "global_batch" not in workload
     return LaunchReading(
@@ -116,10 +126,11 @@ def launch_reading(
         num_devices=args.integer("world_size"),
         num_micro_batches=1 if takes_one else None,
         unpadded_vocabulary=unpadded_vocabulary(args.given),
+        assumed=(_OF_FORK,) if is_fork else (),
         stops=(
             *stops.noted,
             *unread.stops,
-            *refusals(args, environment, is_newest=is_newest),
+            *broken,
         ),
         reservations=unread.reservations,
         ignored=unread.no_account,
@@ -190,6 +201,8 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
     layers = args.integer("num_layers") or 10**4  # more than any model has, where it is not known
     # One replica stands in for numbers of replicas that do not divide the ranks.
     one_instance = args.replaced(num_distributed_optimizer_instances="1")
+    # The pipeline of DeepSpeed balances what does not divide (runtime/pipe/module.py).
+    is_uneven = args.boolean("deepspeed") and pp > 1 and layers % pp > 0
     layout: dict[str, Any] = {
         "tp": tp,
         "pp": pp,
@@ -201,7 +214,7 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
         "micro_batch": args.integer("micro_batch_size"),
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual_stages": virtual,
-        "balanced": len(set(chunks)) > 1,  # chunks may have unequal numbers of layers
+        "balanced": is_uneven or len(set(chunks)) > 1,  # chunks may have unequal layers
         **stops.attempt(
             lambda: read_recompute(args, layers, pp * virtual), instead={"recompute": "selective"}
         ),
@@ -213,7 +226,7 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
     if layout["balanced"]:
         layout["recompute_layers"] = 0  # layouts state it only for equal chunks
     # Layouts may have no layers in the first and the last chunk alone.
-    if layout["balanced"] and all(chunks[1:-1]) and len(chunks) == pp * virtual:
+    if len(set(chunks)) > 1 and all(chunks[1:-1]) and len(chunks) == pp * virtual:
         layout["layers_per_chunk"] = chunks
     if args.boolean("use_tp_pp_dp_mapping"):
         layout["placement"] = list(PIPELINE_INSIDE)
@@ -229,21 +242,28 @@ def _stack(
 ) -> dict[str, Any]:
     """Returns the fields of the stack, with each switch as the arguments set it, or as the
     release does by default. Raises Invalid for a value that a switch does not have."""
+    if args.boolean("deepspeed"):
+        stack_id = _DEEPSPEED_STACK
     try:
         fields = read_switches(
             stack_id, switches, release, lambda condition: _applies(condition, args, layout)
         )
     except Invalid as error:
         raise invalid_launch(error.value, error.rule) from None
-    return {"name": stack_id, **fields, **_stack_of_layout(args, layout)}
+    return {"name": stack_id, **fields, **_stack_of_layout(args, layout, stack_id)}
 
 
-def _stack_of_layout(args: Arguments, layout: Mapping[str, Any]) -> dict[str, Any]:
+def _stack_of_layout(
+    args: Arguments, layout: Mapping[str, Any], stack_id: str
+) -> dict[str, Any]:
     """Returns the fields of the stack that arguments decide without being switches: sequence
     parallelism, the exchange of context parallelism, and running statistics of balance."""
     fields: dict[str, Any] = {}
-    if layout["tp"] > 1 and not layout["sequence_parallel"]:
-        fields["sequence_parallel"] = [True, False]  # the catalogue's stack has True alone
+    if stack_id == _DEEPSPEED_STACK and args.boolean("use_flash_attn"):
+        fields["attention_kernel"] = "flash2"  # without the flag it has a fused softmax
+    offered = catalogue.stack(stack_id).sequence_parallel
+    if layout["tp"] > 1 and layout["sequence_parallel"] not in offered:
+        fields["sequence_parallel"] = [True, False]  # the catalogue's stack has the other alone
     if layout["cp"] > 1:
         types = re.findall(r"[\w+]{1,40}", args.text("cp_comm_type") or "", re.ASCII)
         # Of a list with a type for each layer the first counts; half_read notes what is lost.

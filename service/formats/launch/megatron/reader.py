@@ -115,6 +115,7 @@ def _unread(args: Arguments, source: Source) -> UnreadSettings:
     that a setting could matter), also about settings that are read in part. Removes the flags that
     the model's attention needs, as they change nothing."""
     settings = source.settings
+    settings.is_other_release = args.boolean("deepspeed")  # Megatron-DeepSpeed has other flags too
     needed = _NEEDED_BY.get(args.text("experimental_attention_variant") or "", ())
     settings.change(dict.fromkeys(needed))  # a value of None removes the flag
     for flag in source.flags:

@@ -813,3 +813,23 @@ def test_flags_of_forks_that_say_the_same_are_read() -> None:
     reading = megatron_reader.read(f"{shape} {kernels} --pad-vocab-size-to 250880")
     assert reading.model["vocab_size"] == 250880
     assert reading.reservations == ()
+
+
+def test_megatron_deepspeed_is_its_own_stack_with_its_own_rules() -> None:
+    """It splits 70 layers over 12 stages, and recomputes by flags that Megatron-Core lacks."""
+    shape = "--num-layers 70 --hidden-size 64 --num-attention-heads 4 --vocab-size 512"
+    launcher = "torchrun --nnodes 12 --nproc-per-node 8 pretrain_gpt.py"
+    degrees = "--micro-batch-size 1 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 12"
+    flags = f"{shape} {degrees} --num-expert 8 --checkpoint-activations"
+    reading = megatron_reader.read(f"{launcher} {flags} --deepspeed --zero-stage 1")
+    assert reading.stops == ()
+    assert reading.stack["name"] == "megatron-deepspeed"
+    assert (reading.layout["balanced"], reading.layout["recompute"]) == (True, "full")
+    assert "--num-expert 8" in [one.setting for one in reading.reservations]
+    assert reading.layout["etp"] == 1
+    assert any("Megatron-DeepSpeed" in sentence for sentence in reading.assumed)
+    experts = f"{launcher} {shape} {degrees} --num-experts 4 --use-flash-attn --deepspeed --zero-stage 1"
+    sparse = megatron_reader.read(experts)
+    assert (sparse.layout["etp"], sparse.stack["attention_kernel"]) == (1, "flash2")
+    of_core = megatron_reader.read(f"{launcher} {flags}").stops
+    assert {"--checkpoint-activations", "--num-expert"} <= {stop.setting for stop in of_core}
