@@ -34,6 +34,7 @@ from service.formats.launch.megatron_bridge.fields import table as bridge_table
 from service.formats.megatron.flags import table as megatron_table
 from service.formats.megatron.stages import layers_per_chunk, virtual_stages
 from service.formats.megatron.values import Arguments
+from service.formats.shell.files import LaunchFiles
 from service.schemas.architecture import ShapeFields
 from service.schemas.layer_list import LayerListFields
 from service.schemas.layout import LayoutFields
@@ -833,3 +834,30 @@ def test_megatron_deepspeed_is_its_own_stack_with_its_own_rules() -> None:
     assert (sparse.layout["etp"], sparse.stack["attention_kernel"]) == (1, "flash2")
     of_core = megatron_reader.read(f"{launcher} {flags}").stops
     assert {"--checkpoint-activations", "--num-expert"} <= {stop.setting for stop in of_core}
+
+
+def test_files_that_flags_name_are_read_where_they_were_sent() -> None:
+    command = "torchrun --nproc-per-node 8 pretrain_gpt.py"
+    shape = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 512"
+    fork = f"{command} {shape} --micro-batch-size 1 --deepspeed --deepspeed_config=ds.json"
+    (unsent,) = megatron_reader.read(fork).reservations
+    assert "ds.json was not sent" in unsent.reason
+    document = """{"train_batch_size": 8, "bf16": {"enabled": true}, "wall_clock_breakdown": false,
+        "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}"""
+    reading = megatron_reader.read(fork, files=LaunchFiles(texts={"ds.json": document}))
+    assert reading.layout["zero_stage"] == 2
+    (unread,) = reading.reservations
+    assert unread.setting == "zero_optimization.offload_optimizer.device = cpu"
+
+    yaml = f"{command} --yaml-cfg conf.yaml"
+    with pytest.raises(Invalid, match="conf.yaml.*not sent"):
+        megatron_reader.read(yaml)
+    settings = """language_model: {num_layers: 2, hidden_size: 64, num_attention_heads: 4}
+model_parallel: {tensor_model_parallel_size: 2}
+micro_batch_size: 2
+vocab_size: 512
+"""
+    reading = megatron_reader.read(yaml, files=LaunchFiles(texts={"conf.yaml": settings}))
+    assert (reading.num_devices, reading.layout["tp"], reading.layout["micro_batch"]) == (8, 2, 2)
+    assert reading.model is not None
+    assert reading.model["num_layers"] == 2
