@@ -228,6 +228,11 @@ class LaunchReading:
     """Settings that change neither time nor memory (data paths, logging, learning rate)."""
 
     @property
+    def certain_stops(self) -> tuple[Stop, ...]:
+        """Returns the stops at which the framework stops whatever the chip."""
+        return tuple(stop for stop in self.stops if not stop.not_on)
+
+    @property
     def is_open(self) -> bool:
         """Returns True where a file with unknown settings was not sent, so that anything could
         be set there."""

@@ -345,7 +345,7 @@ def environment(job: Job) -> dict[str, str]:
     layout = job.layout
     chip = job.problem.cluster.chip
     variables: dict[str, str] = {}
-    is_new = chip.vendor == "nvidia" and chip.generation in _MANY_QUEUES
+    is_new = chip.vendor == "nvidia" and chip.generation in MANY_QUEUES
     if _overlaps_experts(job) and not is_new:
         variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"  # the most queues that CUDA has
     elif not is_new and not uses_fsdp(job) and (layout.tp > 1 or layout.cp > 1):
@@ -365,7 +365,7 @@ def _overlaps_experts(job: Job) -> bool:
     )
 
 
-_MANY_QUEUES = ("blackwell", "rubin")
+MANY_QUEUES = ("blackwell", "rubin")
 """Generations of chips that start kernels in order whatever the number of hardware queues."""
 
 

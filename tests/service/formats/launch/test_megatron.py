@@ -861,3 +861,14 @@ vocab_size: 512
     assert (reading.num_devices, reading.layout["tp"], reading.layout["micro_batch"]) == (8, 2, 2)
     assert reading.model is not None
     assert reading.model["num_layers"] == 2
+
+
+def test_tensor_parallelism_before_blackwell_has_one_hardware_queue() -> None:
+    text = f"{LLAMA} --tensor-model-parallel-size 2"
+    (stop,) = megatron_reader.read(f"CUDA_DEVICE_MAX_CONNECTIONS=8 {text}").stops
+    assert (stop.setting, stop.value, stop.not_on) == (
+        "CUDA_DEVICE_MAX_CONNECTIONS", "8", ("blackwell", "rubin")
+    )  # fmt: skip
+    for start in ("", "CUDA_DEVICE_MAX_CONNECTIONS=1 ", "CUDA_DEVICE_MAX_CONNECTIONS=$N "):
+        assert megatron_reader.read(f"{start}{text}").stops == ()
+    assert megatron_reader.read(f"CUDA_DEVICE_MAX_CONNECTIONS=8 {LLAMA}").stops == ()
