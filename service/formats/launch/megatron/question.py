@@ -8,13 +8,15 @@ that a call raises, and goes on with the value `instead`.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any
 
+from models.cost.pipeline.bubble import micro_batch_group
 from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.switches import Condition, read_switches, releases
@@ -36,8 +38,9 @@ from service.formats.megatron.layer_pattern import layer_switches
 from service.formats.megatron.models import num_layers, read_model, require_layer_pattern
 from service.formats.megatron.stages import layers_per_chunk, virtual_stages
 from service.formats.megatron.values import Arguments
+from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import UnreadSettings
-from service.formats.settings.stop import Stops
+from service.formats.settings.stop import Stop, Stops
 from service.formats.shell.faults import invalid_launch
 
 _DEEPSPEED_STACK = "megatron-deepspeed"
@@ -60,6 +63,11 @@ _COUNTS = (
     "num_distributed_optimizer_instances", "recompute_num_layers", "micro_batch_size",
 )  # fmt: skip
 """Arguments that must be at least 1."""
+_GROUP = "microbatch_group_size_per_vp_stage"
+_SCHEDULES = (
+    "megatron-core 0.19.2: core/pipeline_parallel/schedules.py,"
+    " forward_backward_pipelining_with_interleaving"
+)
 _LAYER_PATTERNS = ("moe_layer_freq", "window_attn_skip_freq", "linear_attention_freq")
 _MOST_SWITCHES = 1024  # as many as a model may have layers
 
@@ -109,6 +117,7 @@ def launch_reading(
         args.required("micro_batch_size")
     layout = _layout(args, pp, virtual, stops)
     workload = _workload(args)
+    reserved = [*_micro_batch_group_reservations(args, layout, stops)]
     is_newest = stack_id == NAME and release is None
     # Megatron-DeepSpeed is a fork of earlier releases, with rules of its own.
     is_fork = args.boolean("deepspeed")
@@ -132,7 +141,7 @@ def launch_reading(
             *unread.stops,
             *broken,
         ),
-        reservations=unread.reservations,
+        reservations=(*unread.reservations, *reserved),
         ignored=unread.no_account,
     )
 
@@ -231,6 +240,40 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
     if args.boolean("use_tp_pp_dp_mapping"):
         layout["placement"] = list(PIPELINE_INSIDE)
     return layout
+
+
+def _micro_batch_group_reservations(
+    args: Arguments, layout: Mapping[str, Any], stops: Stops
+) -> Iterator[Reservation]:
+    """Yields a reservation where micro-batches pass a virtual stage in larger groups than
+    predictions assume. Notes a stop where they pass in groups that Megatron-Core refuses. A group
+    has as many micro-batches as there are stages, unless an argument says otherwise."""
+    stages = layout["pp"]
+    batch = args.integer("global_batch_size")
+    of_ranks = [layout.get(name) for name in ("dp_shard", "dp_replicate", "micro_batch")]
+    if layout["virtual_stages"] == 1 or batch is None or None in of_ranks:
+        return
+    micro_batches, remainder = divmod(batch, math.prod(of_ranks))
+    if remainder or micro_batches < stages:  # the rules of layouts refuse these
+        return
+    given = args.integer(_GROUP, least=0)
+    group = stages if given is None else given
+    assumed = int(micro_batch_group(stages, micro_batches))
+    of_rank = f"the {micro_batches} micro-batches of a rank"
+    rule = ""
+    if not stages <= group <= micro_batches:
+        rule = f"must be from the {stages} stages of the pipeline to {of_rank}"
+    elif 0 < micro_batches % group < stages:
+        last = micro_batches % group
+        rule = f"of {group} leaves {last} of {of_rank} in the last group, fewer than the {stages} stages"
+    setting = args.called(_GROUP)
+    if rule:
+        cure = f"{setting} {assumed}"
+        stop = Stop(setting=setting, value=given, rule=rule, source=_SCHEDULES, cure=cure)
+        stops.noted.append(stop)
+    elif group > assumed:
+        reason = "larger groups keep the activations of more micro-batches"
+        yield Reservation(setting=f"{setting} {given}", reason=reason, cure=f"write {assumed}")
 
 
 def _stack(

@@ -872,3 +872,33 @@ def test_tensor_parallelism_before_blackwell_has_one_hardware_queue() -> None:
     for start in ("", "CUDA_DEVICE_MAX_CONNECTIONS=1 ", "CUDA_DEVICE_MAX_CONNECTIONS=$N "):
         assert megatron_reader.read(f"{start}{text}").stops == ()
     assert megatron_reader.read(f"CUDA_DEVICE_MAX_CONNECTIONS=8 {LLAMA}").stops == ()
+
+
+@pytest.mark.parametrize(
+    ("batch", "group", "refusal", "reserved"),
+    [
+        (16, None, None, False),
+        (16, 4, None, False),
+        (16, 2, "must be from the 4 stages of the pipeline to the 16 micro-batches", False),
+        (16, 1000, "must be from the 4 stages of the pipeline to the 16 micro-batches", False),
+        (14, None, "of 4 leaves 2 of the 14 micro-batches of a rank in the last group", False),
+        (14, 6, "of 6 leaves 2 of the 14 micro-batches of a rank in the last group", False),
+        (14, 5, None, False),
+        (16, 16, None, True),
+    ],
+)
+def test_groups_of_micro_batches_are_those_that_the_schedule_takes(
+    batch: int, group: int | None, refusal: str | None, reserved: bool
+) -> None:
+    flag = "--microbatch-group-size-per-virtual-pipeline-stage"
+    given = "" if group is None else f"{flag} {group}"
+    reading = megatron_reader.read(
+        f"torchrun --nproc-per-node 4 pretrain_gpt.py {LLAMA} --global-batch-size {batch}"
+        f" --pipeline-model-parallel-size 4 {VIRTUAL} 2 {given}"
+    )
+    rules = [stop.rule for stop in reading.stops if stop.setting == flag]
+    assert len(rules) == (refusal is not None)
+    assert all((refusal or "") in rule for rule in rules)
+    settings = [one.setting for one in reading.reservations]
+    assert settings == ([f"{flag} {group}"] if reserved else [])
+    assert flag not in " ".join(reading.ignored)
