@@ -335,6 +335,8 @@ def _applies(condition: Condition, args: Arguments, layout: Mapping[str, Any]) -
         "zero_1_2": layout["zero_stage"] in (1, 2),
         "zero_3": layout["zero_stage"] == 3,
         "low_precision_zero": is_low and layout["zero_stage"] > 0,
+        "fp16": args.boolean("fp16"),
+        "not_fp16": not args.boolean("fp16"),
         "never": False,  # no argument sets it
     }
     return holds.get(condition, True)

@@ -902,3 +902,19 @@ def test_groups_of_micro_batches_are_those_that_the_schedule_takes(
     settings = [one.setting for one in reading.reservations]
     assert settings == ([f"{flag} {group}"] if reserved else [])
     assert flag not in " ".join(reading.ignored)
+
+
+def test_gradients_of_fp16_have_the_bytes_of_parameters_unless_told_otherwise() -> None:
+    """Only --bf16 accumulates them in fp32 by itself."""
+    fp16 = LLAMA.replace("--bf16", "--fp16")
+    wide = "--accumulate-allreduce-grads-in-fp32"
+    bytes_of = {
+        text: megatron_reader.read(text).stack["gradient_bytes"]
+        for text in (fp16, f"{fp16} {wide}", LLAMA, f"{LLAMA} {wide}", f"{LLAMA} --grad-reduce-in-bf16")
+    }
+    assert [*bytes_of.values()] == [2, 4, 4, 4, 2]
+    for bytes_, settings_of in ((4, {wide: True}), (2, {})):
+        problem = problem_of("megatron", precision="fp16")
+        problem = replace(problem, stack=replace(problem.stack, gradient_bytes=bytes_))
+        written_settings = megatron_writer.write(job_of(problem, dp_shard=16, zero_stage=1)).settings
+        assert {name: written_settings[name] for name in (wide,) if name in written_settings} == settings_of
