@@ -40,7 +40,9 @@ _PLAIN_VALUES = {
     },
 }
 """For each part of the question, the fields that take the value of one argument unchanged."""
-_OPTIMIZERS = {"adam": "adamw", "sgd": "sgd_momentum", "muon": "muon", "dist_muon": "muon"}
+_OPTIMIZERS = {
+    "adam": "adamw", "sgd": "sgd_momentum", "muon": "muon", "dist_muon": "muon", "lion": "lion",
+}  # fmt: skip
 HALF_DTYPES = ("bf16", "fp16", "bfloat16", "float16", "torch.bfloat16", "torch.float16")
 _ZERO_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _OVERLAPS = {

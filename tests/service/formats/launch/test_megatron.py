@@ -284,9 +284,22 @@ def test_an_optimizer_without_words_is_named(
     assert refused.value.field == field
 
 
+def test_lion_is_written_and_read_again() -> None:
+    job = job_of(problem_of("megatron", optimizer="lion"), dp_shard=16, zero_stage=1)
+    assert megatron_writer.write(job).settings["--optimizer"] == "lion"
+    require_same(job, read_again("megatron", job))
+
+
 @pytest.mark.parametrize(
     ("changes", "model", "workload", "knobs", "field"),
     [
+        (
+            {},
+            "llama-3-8b",
+            {"optimizer": "lion"},
+            {"dp_shard": 16, "zero_stage": 3},
+            "layout.zero_stage",
+        ),
         (
             {},
             "llama-3-8b",
