@@ -115,6 +115,11 @@ def _unread(args: Arguments, source: Source) -> UnreadSettings:
     that a setting could matter), also about settings that are read in part. Removes the flags that
     the model's attention needs, as they change nothing."""
     settings = source.settings
+    if settings.given.keys() - settings.known.keys():  # a fork's, whose values may be others too
+        for stop in settings.stops:
+            cure = "leave it out if it changes nothing"
+            settings.add_reservation(stop.setting, f"{FRAMEWORK} takes no such value", cure)
+        settings.stops.clear()
     settings.is_other_release = args.boolean("deepspeed")  # Megatron-DeepSpeed has other flags too
     needed = _NEEDED_BY.get(args.text("experimental_attention_variant") or "", ())
     settings.change(dict.fromkeys(needed))  # a value of None removes the flag

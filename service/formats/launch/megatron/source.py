@@ -102,6 +102,7 @@ def read_source(text: str, files: LaunchFiles) -> Source:
         source = _read_document(read_yaml(command.files.text(file, settings.shown(_YAML))))
         of_deepspeed = dict(source.without_flag)
         source.settings.reservations += settings.reservations
+        source.settings.stops.clear()  # the parser sees no value of the file
         settings = source.settings
     of_deepspeed |= _read_deepspeed_files(settings, command.files)
     for reservation in _branch_reservations(command):

@@ -539,6 +539,12 @@ def test_uneven_splits_are_read_layer_by_layer(arguments: str, chunks: list[int]
         ("--fp16", "--bf16", "excludes --fp16"),
         ("--batch-size 8", "--batch-size", "outdated"),
         ("--cp-comm-type a2a+p2p", "--cp-comm-type", "hierarchical"),
+        ("--rotary-base 1e6", "--rotary-base", "must be a whole number"),
+        ("--normalization rmsnorm", "--normalization", "must be one of LayerNorm, RMSNorm"),
+        ("--lr-warmup-iters 2k", "--lr-warmup-iters", "must be a whole number"),
+        ("--profile-ranks 0 all", "--profile-ranks", "must be a whole number"),
+        ("--train-iters 10 --train-samples 80", "--train-samples", "goes without --train-iters"),
+        ("--train-samples 80 --lr-decay-iters 9", "--lr-decay-iters", "use --lr-decay-samples"),
     ],
 )
 def test_reasons_to_stop_are_listed(arguments: str, setting: str, rule: str) -> None:
@@ -931,3 +937,13 @@ def test_gradients_of_fp16_have_the_bytes_of_parameters_unless_told_otherwise() 
         problem = replace(problem, stack=replace(problem.stack, gradient_bytes=bytes_))
         written_settings = megatron_writer.write(job_of(problem, dp_shard=16, zero_stage=1)).settings
         assert {name: written_settings[name] for name in (wide,) if name in written_settings} == settings_of
+
+
+def test_a_value_of_no_account_that_another_fork_may_take_is_no_stop() -> None:
+    """Only with flags of Megatron-Core alone is it known whose parser reads the value."""
+    value = "--position-embedding-type alibi --train-iters $ITERATIONS --train-samples 0"
+    (stop,) = megatron_reader.read(f"{LLAMA} {value}").stops
+    assert (stop.setting, stop.value) == ("--position-embedding-type", "alibi")
+    reading = megatron_reader.read(f"{LLAMA} {value} --embed-layernorm")
+    assert reading.stops == ()
+    assert "--position-embedding-type alibi" in [one.setting for one in reading.reservations]
