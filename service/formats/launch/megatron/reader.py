@@ -76,6 +76,7 @@ def read(
     return replace(
         reading,
         default_origins=_default_origins(reading, source.values),
+        assumed=(*reading.assumed, *source.settings.assumed_defaults()),
         settings={flag: None if given[flag] is False else given[flag] for flag in source.flags},
     )
 

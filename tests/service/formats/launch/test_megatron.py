@@ -650,7 +650,7 @@ def test_a_wrong_value_is_named_with_its_flag(arguments: str, value: str, rule: 
 def test_what_is_not_read_is_listed_and_what_does_not_matter_is_ignored() -> None:
     reading = megatron_reader.read(
         LLAMA + "--lr 3e-4 --data-path $DATA --tensorboard-dir logs --hidden-dropout 0.0"
-        " --attention-dropout 0.1 --fp32-residual-connection --tensor-model-paralel-size 4 --foo"
+        " --attention-dropout 0.0 --fp32-residual-connection --tensor-model-paralel-size 4 --foo"
     )
     assert [one.setting for one in reading.reservations] == ["--fp32-residual-connection", "--foo"]
     (misspelt,) = reading.stops
@@ -947,3 +947,18 @@ def test_a_value_of_no_account_that_another_fork_may_take_is_no_stop() -> None:
     reading = megatron_reader.read(f"{LLAMA} {value} --embed-layernorm")
     assert reading.stops == ()
     assert "--position-embedding-type alibi" in [one.setting for one in reading.reservations]
+
+
+def test_dropout_is_predicted_as_0_and_its_default_is_told() -> None:
+    unset = megatron_reader.read(LLAMA)
+    assert [sentence.partition(" is ")[0] for sentence in unset.assumed] == [
+        "--attention-dropout = 0.0",
+        "--hidden-dropout = 0.0",
+    ]
+    off = megatron_reader.read(f"{LLAMA} --attention-dropout 0 --hidden-dropout 0.0")
+    assert (off.assumed, off.reservations) == ((), ())
+    on = megatron_reader.read(f"{LLAMA} --attention-dropout 0.1 --hidden-dropout 0.1")
+    assert [one.setting for one in on.reservations] == [
+        "--attention-dropout 0.1",
+        "--hidden-dropout 0.1",
+    ]
