@@ -245,8 +245,9 @@ def _context_divides_heads(problem: Problem, layouts: Layouts) -> Array:
 
     Transformer Engine (pytorch/attention, AttnFuncWithCPAndQKVOA2A) and MaxText exchange whole
     key-value heads; DeepSpeed (runtime/sequence_parallel/ulysses_sp.py) repeats them where there
-    are fewer than ranks. Megatron-Core ssm/gated_delta_net and ssm/mamba_context_parallel.py exchange the heads of
-    recurrences, whatever attention does; groups of Mamba-2 are repeated where there are fewer.
+    are fewer than ranks. Megatron-Core ssm/gated_delta_net and ssm/mamba_context_parallel.py
+    exchange the heads of recurrences, whatever attention does; groups of Mamba-2 are repeated where
+    there are fewer.
     """
     ranks = layouts.cp * layouts.tp
     ok = holds_for_all(layouts)

@@ -24,6 +24,8 @@ _OLD_ARGUMENTS = (
 VERSIONS = "megatron_versions"
 """The table of names, and of what versions did that had no argument for it."""
 _NEOX_ARGUMENT = "pipe_parallel_size"
+GATED_ACTIVATIONS = {"swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu"}
+"""The activations of NeMo 1 that have a gate."""
 _GATED = {"swiglu", "geglu", "reglu", "liglu"}
 _LIST_OF_ONE = re.compile(r"\[\s{0,9}(\d{1,9})\s{0,9}\]", re.ASCII)
 _WHOLE = re.compile(r"(\d{1,9})(?:\.0)?", re.ASCII)

@@ -46,8 +46,8 @@ from service.formats.shell.faults import invalid_launch
 _DEEPSPEED_STACK = "megatron-deepspeed"
 """The stack of Megatron-DeepSpeed, a fork of Megatron-LM that has its flags."""
 _OF_FORK = (
-    "the launch is of Megatron-DeepSpeed, whose flags are read by the table of Megatron-LM: of its own"
-    " rules none is checked"
+    "the launch is of Megatron-DeepSpeed, whose flags are read by the table of Megatron-LM: of its"
+    " own rules none is checked"
 )
 SHAPE = ("num_layers", "hidden_size", "num_attention_heads")
 _BALANCING = {
@@ -265,7 +265,8 @@ def _micro_batch_group_reservations(
         rule = f"must be from the {stages} stages of the pipeline to {of_rank}"
     elif 0 < micro_batches % group < stages:
         last = micro_batches % group
-        rule = f"of {group} leaves {last} of {of_rank} in the last group, fewer than the {stages} stages"
+        left = f"of {group} leaves {last} of {of_rank} in the last group"
+        rule = f"{left}, fewer than the {stages} stages"
     setting = args.called(_GROUP)
     if rule:
         cure = f"{setting} {assumed}"
@@ -296,9 +297,7 @@ def _stack(
     return {"name": stack_id, **fields, **_stack_of_layout(args, layout, stack_id)}
 
 
-def _stack_of_layout(
-    args: Arguments, layout: Mapping[str, Any], stack_id: str
-) -> dict[str, Any]:
+def _stack_of_layout(args: Arguments, layout: Mapping[str, Any], stack_id: str) -> dict[str, Any]:
     """Returns the fields of the stack that arguments decide without being switches: sequence
     parallelism, the exchange of context parallelism, and running statistics of balance."""
     fields: dict[str, Any] = {}

@@ -839,7 +839,9 @@ def test_megatron_deepspeed_is_its_own_stack_with_its_own_rules() -> None:
     """It splits 70 layers over 12 stages, and recomputes by flags that Megatron-Core lacks."""
     shape = "--num-layers 70 --hidden-size 64 --num-attention-heads 4 --vocab-size 512"
     launcher = "torchrun --nnodes 12 --nproc-per-node 8 pretrain_gpt.py"
-    degrees = "--micro-batch-size 1 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 12"
+    degrees = (
+        "--micro-batch-size 1 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 12"
+    )
     flags = f"{shape} {degrees} --num-expert 8 --checkpoint-activations"
     reading = megatron_reader.read(f"{launcher} {flags} --deepspeed --zero-stage 1")
     assert reading.stops == ()
@@ -848,7 +850,9 @@ def test_megatron_deepspeed_is_its_own_stack_with_its_own_rules() -> None:
     assert "--num-expert 8" in [one.setting for one in reading.reservations]
     assert reading.layout["etp"] == 1
     assert any("Megatron-DeepSpeed" in sentence for sentence in reading.assumed)
-    experts = f"{launcher} {shape} {degrees} --num-experts 4 --use-flash-attn --deepspeed --zero-stage 1"
+    experts = (
+        f"{launcher} {shape} {degrees} --num-experts 4 --use-flash-attn --deepspeed --zero-stage 1"
+    )
     sparse = megatron_reader.read(experts)
     assert (sparse.layout["etp"], sparse.stack["attention_kernel"]) == (1, "flash2")
     of_core = megatron_reader.read(f"{launcher} {flags}").stops
@@ -929,14 +933,24 @@ def test_gradients_of_fp16_have_the_bytes_of_parameters_unless_told_otherwise() 
     wide = "--accumulate-allreduce-grads-in-fp32"
     bytes_of = {
         text: megatron_reader.read(text).stack["gradient_bytes"]
-        for text in (fp16, f"{fp16} {wide}", LLAMA, f"{LLAMA} {wide}", f"{LLAMA} --grad-reduce-in-bf16")
+        for text in (
+            fp16,
+            f"{fp16} {wide}",
+            LLAMA,
+            f"{LLAMA} {wide}",
+            f"{LLAMA} --grad-reduce-in-bf16",
+        )
     }
     assert [*bytes_of.values()] == [2, 4, 4, 4, 2]
     for bytes_, settings_of in ((4, {wide: True}), (2, {})):
         problem = problem_of("megatron", precision="fp16")
         problem = replace(problem, stack=replace(problem.stack, gradient_bytes=bytes_))
-        written_settings = megatron_writer.write(job_of(problem, dp_shard=16, zero_stage=1)).settings
-        assert {name: written_settings[name] for name in (wide,) if name in written_settings} == settings_of
+        written_settings = megatron_writer.write(
+            job_of(problem, dp_shard=16, zero_stage=1)
+        ).settings
+        assert {
+            name: written_settings[name] for name in (wide,) if name in written_settings
+        } == settings_of
 
 
 def test_a_value_of_no_account_that_another_fork_may_take_is_no_stop() -> None:
