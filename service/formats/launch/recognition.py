@@ -66,10 +66,7 @@ _PROGRAMS = tuple(
     for pattern, format_ in (
         (r"torchtitan|run_train\.sh$", "torchtitan"),
         (r"maxtext", "maxtext"),
-        (
-            r"megatron[._]bridge|run_recipe\.py$|(?:^|/)setup_experiment\.py$|nemo",
-            "megatron-bridge",
-        ),
+        (r"megatron[._]bridge|(?:run_recipe|setup_experiment)\.py$|nemo", "megatron-bridge"),
         (r"pretrain_(?:gpt|mamba|hybrid|t5|bert|vlm)\w*\.py$", "megatron"),
         (r"axolotl|llamafactory|^trl |^swift |^megatron ", "accelerate"),
     )

@@ -18,9 +18,9 @@ names of `no_account` and `not_described` may be patterns; a row goes before a n
 before a pattern with an asterisk, and the longest pattern before the others. The words of
 `not_described` hold for rows too; the third, which may be missing, is the member of the request
 that says the same. Rows that are not described and have no words there take those of `otherwise`.
-Values in `as_predicted` change as little as the default,
-unless the name is in `default_matters`: then predictions assume another value than the default. Names of a pattern in `open` may be known
-to a program of the caller's own.
+Values in `as_predicted` change as little as the default, unless the name is in `default_matters`:
+then predictions assume the first of them, and not the default. Names of a pattern in `open` may be
+known to a program of the caller's own.
 """
 
 from __future__ import annotations

@@ -68,6 +68,24 @@ _SCHEDULES = (
     "megatron-core 0.19.2: core/pipeline_parallel/schedules.py,"
     " forward_backward_pipelining_with_interleaving"
 )
+_ARGUMENTS_OF_FIELDS = {
+    "model.num_layers": "num_layers",
+    "model.hidden_size": "hidden_size",
+    "model.intermediate_size": "ffn_hidden_size",
+    "model.num_attention_heads": "num_attention_heads",
+    "model.num_key_value_heads": "num_query_groups",
+    "model.head_dim": "kv_channels",
+    "model.moe.num_experts": "num_experts",
+    "model.moe.experts_per_token": "moe_router_topk",
+    "model.moe.intermediate_size": "moe_ffn_hidden_size",
+    "model.moe.shared_expert_intermediate_size": "moe_shared_expert_intermediate_size",
+    "workload.seq_len": "seq_length",
+    "workload.global_batch": "global_batch_size",
+    "workload.optimizer": "optimizer",
+}
+"""The arguments that say the fields of a request."""
+_ARGUMENTS_OF_FORMATS = {"fp8": "fp8", "mxfp8": "fp8_recipe", "nvfp4": "fp4"}
+"""The arguments that say a precision."""
 _LAYER_PATTERNS = ("moe_layer_freq", "window_attn_skip_freq", "linear_attention_freq")
 _MOST_SWITCHES = 1024  # as many as a model may have layers
 
@@ -136,6 +154,7 @@ def launch_reading(
         num_micro_batches=1 if takes_one else None,
         unpadded_vocabulary=unpadded_vocabulary(args.given),
         assumed=(_OF_FORK,) if is_fork else (),
+        settings_of_fields=_settings_of_fields(args, workload["precision"]),
         stops=(
             *stops.noted,
             *unread.stops,
@@ -144,6 +163,19 @@ def launch_reading(
         reservations=(*unread.reservations, *reserved),
         ignored=unread.no_account,
     )
+
+
+def _settings_of_fields(args: Arguments, precision: str) -> dict[str, str]:
+    """Returns the settings that say the fields of the request, by field, where they are given."""
+    arguments = {
+        **_ARGUMENTS_OF_FIELDS,
+        "workload.precision": _ARGUMENTS_OF_FORMATS.get(precision, precision),
+    }
+    return {
+        field: args.called(name)
+        for field, name in arguments.items()
+        if args.text(name) not in (None, "False")
+    }
 
 
 def _with_assumed_experts(args: Arguments) -> Arguments:

@@ -64,9 +64,12 @@ class Overrides:
     def model(self) -> str | None:
         """Returns the catalogue's name for the model of the recipe: "llama-3-8b" for "recipe
         llama3_8b_pretrain_config". None where the catalogue has no such model."""
+        words = (self.recipe or "").split()
+        values = dict(zip(words[::2], words[1::2], strict=False))
+        # The name of a recipe has that of its family in it.
+        name = values.get("model_recipe_name")
         # The values alone, each of which stands behind its option: "m llama3 s 8b" -> "llama3_8b".
-        values = re.findall(r"\S+", self.recipe or "")[1::2]
-        match = _RECIPE.fullmatch("_".join(values))
+        match = _RECIPE.fullmatch("_".join(values.values()) if name is None else name)
         if match is None:
             return None
         # The catalogue has a period in versions: "llama31_8b" -> "llama3.1_8b".

@@ -196,3 +196,6 @@ def test_a_recipe_of_nemo_2_that_is_called_says_its_ranks() -> None:
     text = f"nemo llm pretrain --factory {call} -y data.micro_batch_size=1"
     reading = megatron_bridge_reader.read(text)
     assert (reading.model, reading.num_devices) == ({"name": "llama-3-8b"}, 32)
+    options = "--model_family_name llama --model_recipe_name llama3_8b --num_gpus 8 -mb 1"
+    launched = megatron_bridge_reader.read(f"python performance/setup_experiment.py {options}")
+    assert (launched.model, launched.num_devices) == ({"name": "llama-3-8b"}, 8)
