@@ -943,7 +943,7 @@ def test_gradients_of_fp16_have_the_bytes_of_parameters_unless_told_otherwise() 
 
 def test_a_value_of_no_account_that_another_fork_may_take_is_no_stop() -> None:
     """Only with flags of Megatron-Core alone is it known whose parser reads the value."""
-    value = "--position-embedding-type alibi --train-iters $ITERATIONS --train-samples 0"
+    value = "--position-embedding-type alibi --train-iters $ITERATIONS --exit-signal SIGTERM"
     (stop,) = megatron_reader.read(f"{LLAMA} {value}").stops
     assert (stop.setting, stop.value) == ("--position-embedding-type", "alibi")
     reading = megatron_reader.read(f"{LLAMA} {value} --embed-layernorm")
