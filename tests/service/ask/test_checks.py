@@ -491,7 +491,8 @@ def test_a_job_that_may_not_fit_is_told_of_its_micro_batch(shared_client) -> Non
     body = typed(
         "--micro-batch-size 1 --global-batch-size 512 --bf16",
         "--micro-batch-size 2 --global-batch-size 520 --bf16"
-        " --num-layers-per-virtual-pipeline-stage 5",
+        " --num-layers-per-virtual-pipeline-stage 5"
+        " --microbatch-group-size-per-virtual-pipeline-stage 5",
     )
     answer = check(shared_client, body)
     change = answer["first_change"]

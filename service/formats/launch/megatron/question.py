@@ -282,22 +282,23 @@ def _micro_batch_group_reservations(
     has as many micro-batches as there are stages, unless an argument says otherwise."""
     stages = layout["pp"]
     batch = args.integer("global_batch_size")
-    of_ranks = [layout.get(name) for name in ("dp_shard", "dp_replicate", "micro_batch")]
-    if layout["virtual_stages"] == 1 or batch is None or None in of_ranks:
+    of_rank = ("dp_shard", "dp_replicate", "micro_batch")
+    is_known = batch is not None and all(name in layout for name in of_rank)
+    if layout["virtual_stages"] == 1 or batch is None or not is_known:
         return
-    micro_batches, remainder = divmod(batch, math.prod(of_ranks))
+    micro_batches, remainder = divmod(batch, math.prod(layout[name] for name in of_rank))
     if remainder or micro_batches < stages:  # the rules of layouts refuse these
         return
     given = args.integer(_GROUP, least=0)
     group = stages if given is None else given
     assumed = int(micro_batch_group(stages, micro_batches))
-    of_rank = f"the {micro_batches} micro-batches of a rank"
+    all_of_rank = f"the {micro_batches} micro-batches of a rank"
     rule = ""
     if not stages <= group <= micro_batches:
-        rule = f"must be from the {stages} stages of the pipeline to {of_rank}"
+        rule = f"must be from the {stages} stages of the pipeline to {all_of_rank}"
     elif 0 < micro_batches % group < stages:
         last = micro_batches % group
-        left = f"of {group} leaves {last} of {of_rank} in the last group"
+        left = f"of {group} leaves {last} of {all_of_rank} in the last group"
         rule = f"{left}, fewer than the {stages} stages"
     setting = args.called(_GROUP)
     if rule:
@@ -333,10 +334,16 @@ def _stack_of_layout(args: Arguments, layout: Mapping[str, Any], stack_id: str) 
     """Returns the fields of the stack that arguments decide without being switches: sequence
     parallelism, the exchange of context parallelism, and running statistics of balance."""
     fields: dict[str, Any] = {}
-    if stack_id == _DEEPSPEED_STACK and args.boolean("use_flash_attn"):
-        fields["attention_kernel"] = "flash2"  # without the flag it has a fused softmax
-    offered = catalogue.stack(stack_id).sequence_parallel
-    if layout["tp"] > 1 and layout["sequence_parallel"] not in offered:
+    stack = catalogue.stack(stack_id)
+    if stack_id == _DEEPSPEED_STACK:
+        if args.boolean("use_flash_attn"):
+            fields["attention_kernel"] = "flash2"  # without the flag it has a fused softmax
+        # The catalogue has what was published of it. Its pipeline goes with ZeRO 1 at most.
+        if layout["zero_stage"] not in stack.zero_stages and layout["pp"] == 1:
+            fields["zero_stages"] = [*stack.zero_stages, layout["zero_stage"]]
+        if layout["recompute"] not in stack.recompute:
+            fields["recompute"] = [*stack.recompute, layout["recompute"]]
+    if layout["tp"] > 1 and layout["sequence_parallel"] not in stack.sequence_parallel:
         fields["sequence_parallel"] = [True, False]  # the catalogue's stack has the other alone
     if layout["cp"] > 1:
         types = re.findall(r"[\w+]{1,40}", args.text("cp_comm_type") or "", re.ASCII)

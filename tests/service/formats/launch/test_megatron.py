@@ -855,6 +855,10 @@ def test_megatron_deepspeed_is_its_own_stack_with_its_own_rules() -> None:
     )
     sparse = megatron_reader.read(experts)
     assert (sparse.layout["etp"], sparse.stack["attention_kernel"]) == (1, "flash2")
+    plain = f"{launcher} {shape} --micro-batch-size 1 --recompute-activations --deepspeed"
+    sharded = megatron_reader.read(f"{plain} --zero-stage 3").stack
+    assert sharded["zero_stages"] == [0, 1, 3]
+    assert sharded["recompute"] == ["none", "full", "selective"]
     of_core = megatron_reader.read(f"{launcher} {flags}").stops
     assert {"--checkpoint-activations", "--num-expert"} <= {stop.setting for stop in of_core}
 
