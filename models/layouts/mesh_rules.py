@@ -240,16 +240,23 @@ def _chunks_message(problem: Problem, layout: Layout) -> str:
 
 def _context_divides_heads(problem: Problem, layouts: Layouts) -> Array:
     """`cp` times `tp` divides the heads where context parallelism exchanges heads for tokens: those
-    of attention under Ulysses, and those of linear attention and state-space layers.
+    of attention under Ulysses, with the key-value heads unless the stack repeats these, and those
+    of linear attention and state-space layers.
 
-    Megatron-Core ssm/gated_delta_net and ssm/mamba_context_parallel.py exchange the heads of
-    recurrences, whatever attention does; groups of Mamba-2 are repeated where there are fewer.
+    Transformer Engine (pytorch/attention, AttnFuncWithCPAndQKVOA2A) and MaxText exchange whole
+    key-value heads; DeepSpeed (runtime/sequence_parallel/ulysses_sp.py) repeats them where there
+    are fewer than ranks. Megatron-Core ssm/gated_delta_net and ssm/mamba_context_parallel.py
+    exchange the heads of recurrences, whatever attention does; groups of Mamba-2 are repeated where
+    there are fewer.
     """
     ranks = layouts.cp * layouts.tp
     ok = holds_for_all(layouts)
     if problem.stack.context == "ulysses":
         for attention in problem.architecture.attentions:
+            kv_heads = attention.num_key_value_heads
+            repeats_heads = (ranks % kv_heads == 0) & problem.stack.exchanges_repeated_kv_heads
             ok &= attention.num_attention_heads % ranks == 0
+            ok &= (layouts.cp == 1) | (kv_heads % ranks == 0) | repeats_heads
     for recurrence in problem.architecture.recurrences:
         heads_ok = recurrence.num_heads % ranks == 0
         key_heads_ok = recurrence.num_key_heads % ranks == 0
@@ -273,7 +280,13 @@ def _context_message(problem: Problem, layout: Layout) -> str:
                 f"{ranks} must divide the {heads} heads of linear attention or state-space layers,"
                 f" which are exchanged for tokens, and the {keys} of their keys {ends}"
             )
-    return f"{ranks} must divide the attention heads: {problem.stack.id} exchanges heads for tokens"
+    attention = problem.architecture.attentions[0]
+    verb = "divide or be a multiple of" if problem.stack.exchanges_repeated_kv_heads else "divide"
+    return (
+        f"{ranks} must divide the {attention.num_attention_heads} attention heads, and {verb} the"
+        f" {attention.num_key_value_heads} key-value heads: {problem.stack.id} exchanges heads for"
+        " tokens"
+    )
 
 
 def _batch_divides(problem: Problem, layouts: Layouts) -> Array:

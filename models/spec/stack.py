@@ -144,6 +144,8 @@ class Stack:
     configs/types.py)."""
     replicates_kv_heads: bool = True
     """tp may exceed the number of key-value heads. Each head is then on several ranks."""
+    exchanges_repeated_kv_heads: bool = False
+    """Under Ulysses there may be more ranks than key-value heads. Each head is then on several."""
     sequence_parallel: tuple[bool, ...] = (False,)
     """The choices for norms and residuals with tp > 1: they are sharded over tp (True), they are
     not (False), or both are offered."""

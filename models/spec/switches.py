@@ -34,7 +34,8 @@ parallelism in a format in which their traffic may overlap, and "sp_compiled" co
 virtual stages. "moe" is a sparse model, "uncapped_moe" one whose experts have no capacity, and
 "dense" a dense model. "zero_3" shards parameters, "offloaded_zero_3" does so with the optimizer on
 the host, and "zero_1_2" shards only what is updated. "compiled" needs compiled kernels.
-"low_precision_zero" needs GEMMs in fewer than 16 bits and a ZeRO stage above 0.
+"low_precision_zero" needs GEMMs in fewer than 16 bits and a ZeRO stage above 0. "fp16" is the
+precision of the workload, and "not_fp16" any other.
 """
 
 NOTHING = "(nothing)"
@@ -423,6 +424,8 @@ _CONDITIONS: dict[Condition, Callable[[Problem, Layout], bool]] = {
     "sp_compiled": lambda problem, layout: (
         _is_compiled(problem, layout) and _may_overlap_tensor(problem, layout)
     ),
+    "fp16": lambda problem, layout: problem.workload.precision == "fp16",
+    "not_fp16": lambda problem, layout: problem.workload.precision != "fp16",
     "low_precision_zero": lambda problem, layout: (
         problem.workload.number_format.gemm_bytes < 2 and layout.zero_stage > 0
     ),

@@ -249,7 +249,7 @@ def _is_alike(of_fewer: LaunchReading, *, of_all: LaunchReading) -> bool:
     same = all(
         fewer[name] == every[name] for fewer, every in parts for name in fewer.keys() & every.keys()
     )
-    return same and not of_fewer.stops
+    return same and not of_fewer.certain_stops
 
 
 def _settled_layout(launched: LaunchedQuestion) -> Layout | None:

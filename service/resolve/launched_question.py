@@ -7,7 +7,7 @@ that was not understood though it could change the answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from typing import Any
@@ -113,9 +113,12 @@ def launched_question(
     recognition = _recognized_format(launch, field)
     reading = _read_launch(launch, recognition.format, field, changes)
     # What an answer leaves to the caller to fill in is missing from its launch.
-    stops = [stop for stop in reading.stops if stop.setting not in (launch.placeholders or {})]
-    if stops and not allow_stops:
-        raise Refused([_stop_error(stop, f"{field}.arguments") for stop in stops])
+    to_fill_in = launch.placeholders or {}
+    known_stops = tuple(stop for stop in reading.stops if stop.setting not in to_fill_in)
+    reading = replace(reading, stops=known_stops)
+    if reading.certain_stops and not allow_stops:
+        raise _stop_errors(reading.certain_stops, field)
+    stops = list(reading.stops)
     command = command_in(launch.text, launch.beside)
     edits = {} if command is None else command.edits
     reservations = (
@@ -130,6 +133,10 @@ def launched_question(
     question, layout, assumed = joining.joined()
     with joining.blaming_launch():
         resolved = resolver.resolve(question)
+    generation = resolved.problem.cluster.chip.generation
+    stops = [stop for stop in stops if generation not in stop.not_on]
+    if stops and not allow_stops:
+        raise _stop_errors(stops, field)
     # A layout that the launch states need not lie within the limits of the search.
     if not any(stop.hides_layout for stop in stops):
         resolved = resolved.for_layouts([layout.with_stack_defaults(resolved.problem).build()])
@@ -255,6 +262,11 @@ def _read_explaining_undefined(launch: LaunchForm, format_: str, changes: Change
         return read(launch.text, launch.version, changes=changes, files=launch.beside)
     except Undefined as fault:
         raise with_reason(fault, launch.text, launch.beside) from None
+
+
+def _stop_errors(stops: Sequence[Stop], field: str) -> Refused:
+    """Returns the errors for settings at which the framework stops, in the launch at this field."""
+    return Refused([_stop_error(stop, f"{field}.arguments") for stop in stops])
 
 
 def _stop_error(stop: Stop, place: str) -> Invalid:

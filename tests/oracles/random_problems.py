@@ -335,6 +335,7 @@ _OFFERED: Mapping[str, Sequence[Any]] = {
     "unsearched_zero_stages": ((), (1, 2)),
     "sequence_parallel": ((False,), (True,), (True, False)),
     "replicates_kv_heads": (False, True),
+    "exchanges_repeated_kv_heads": (False, True),
     "expert_tensor_parallel": (False, True),
     "expert_folding": ("all", "shard", "beside_tensor"),
     "context_in_pipeline": (False, True),

@@ -226,8 +226,15 @@ class LaunchReading:
     """The settings that are set, by the names that the format's writer has for them."""
     own_names: Mapping[str, OwnName] = field(default_factory=dict)
     """The tool's own names of settings, by the names that the format's writer has for them."""
+    settings_of_fields: Mapping[str, str] = field(default_factory=dict)
+    """By field, such as model.num_key_value_heads, the setting that says it, for errors."""
     ignored: tuple[str, ...] = ()
     """Settings that change neither time nor memory (data paths, logging, learning rate)."""
+
+    @property
+    def certain_stops(self) -> tuple[Stop, ...]:
+        """Returns the stops at which the framework stops whatever the chip."""
+        return tuple(stop for stop in self.stops if not stop.not_on)
 
     @property
     def is_open(self) -> bool:

@@ -13,7 +13,7 @@ from functools import cache
 from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.switches import switches_of
-from service.formats.launch.documents import read_toml
+from service.formats.launch.documents import read_settings, read_toml
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 from service.formats.launch.maxtext.writer import TABLE as MAXTEXT_TABLE
 from service.formats.launch.megatron_bridge.fields import table as bridge_table
@@ -39,6 +39,8 @@ _PAIR = re.compile(r"(?<![\w.-])([A-Za-z_][\w.]{0,99})=(?!=)", re.ASCII)
 _KEY = re.compile(
     r"(?:^|[{,])[ \t]{0,99}[\"']?([A-Za-z_][\w-]{0,99})[\"']?[ \t]?:", re.ASCII | re.M
 )
+_SECTION = re.compile(r"^(?:model|train):[ \t]*$", re.ASCII | re.M)
+"""A section that configurations of Megatron-Bridge, and of NeMo, have in YAML."""
 _DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} ", re.ASCII)
 _ACCELERATE = re.compile(r"\baccelerate(?:-launch|[\w.]{0,40}launch|\s+launch)\b", re.ASCII)
 _MAIN_KEYS = {
@@ -72,7 +74,7 @@ _PROGRAMS = tuple(
     for pattern, format_ in (
         (r"torchtitan|run_train\.sh$", "torchtitan"),
         (r"maxtext", "maxtext"),
-        (r"megatron[._]bridge|run_recipe\.py$|nemo", "megatron-bridge"),
+        (r"megatron[._]bridge|(?:run_recipe|setup_experiment)\.py$|nemo", "megatron-bridge"),
         (r"pretrain_(?:gpt|mamba|hybrid|t5|bert|vlm)\w*\.py$", "megatron"),
         (r"axolotl|llamafactory|^trl |^swift |^megatron ", "accelerate"),
     )
@@ -257,7 +259,18 @@ def _setting_names_in(text: str) -> set[str]:
     with suppress(Invalid):
         return {*read_toml(text)}
     matches = (pattern.findall(text) for pattern in (_FLAG, _PAIR, _KEY, _DUMPED))
-    return {name.replace("-", "_") for names in matches for name in names}
+    names = {name.replace("-", "_") for of_pattern in matches for name in of_pattern}
+    dotted = _fields_of_bridge(text)
+    return (names - {name.rpartition(".")[2] for name in dotted}) | dotted
+
+
+def _fields_of_bridge(text: str) -> set[str]:
+    """Returns the fields of Megatron-Bridge, which are dotted, in a YAML text with sections."""
+    if _SECTION.search(text) is None:
+        return set()
+    with suppress(Invalid):
+        return {*read_settings(text)} & _settings_of_format("megatron-bridge")
+    return set()
 
 
 @cache

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from service.formats.launch.facts import facts
 from service.formats.logs.lines import Log, printable
-from service.formats.megatron.versions import VERSIONS
+from service.formats.megatron.versions import GATED_ACTIVATIONS, VERSIONS
 
 _LINE_MARK, _SEPARATOR = " - PARAMETER cfg/", "  cfg/"
 _VOCABULARY = "Padded vocab_size:"
@@ -22,7 +22,6 @@ _MEMBER = re.compile(r"MEMBER: \d{1,12}/(\d{1,12})\b")
 _MAX_PARAMETERS = 4000  # several times as many as a configuration of NeMo has
 _LINE_REACH = 5000  # characters of a line that are searched, so that no log takes long
 
-_GATED_ACTIVATIONS = {"swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu"}
 _SHARDED_OPTIMIZERS = {"distributed_fused_adam", "mcore_distributed_optim"}
 _ADAMS = {*_SHARDED_OPTIMIZERS, "adam", "adamw", "fused_adam", "megatron_fused_adam"}
 _HALF_PRECISION_FLAGS = {"bf16": "bf16", "bf16-mixed": "bf16", "16": "fp16", "16-mixed": "fp16"}
@@ -81,7 +80,7 @@ def _derived_arguments(parameters: Mapping[str, str]) -> dict[str, str]:
     )
     return {
         "group_query_attention": str(grouped),
-        "swiglu": str(parameters.get("activation") in _GATED_ACTIVATIONS),
+        "swiglu": str(parameters.get("activation") in GATED_ACTIVATIONS),
         "untie_embeddings_and_output_weights": str(
             parameters.get("share_embeddings_and_output_weights") == "False"
         ),

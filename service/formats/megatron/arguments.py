@@ -40,7 +40,9 @@ _PLAIN_VALUES = {
     },
 }
 """For each part of the question, the fields that take the value of one argument unchanged."""
-_OPTIMIZERS = {"adam": "adamw", "sgd": "sgd_momentum", "muon": "muon", "dist_muon": "muon"}
+_OPTIMIZERS = {
+    "adam": "adamw", "sgd": "sgd_momentum", "muon": "muon", "dist_muon": "muon", "lion": "lion",
+}  # fmt: skip
 HALF_DTYPES = ("bf16", "fp16", "bfloat16", "float16", "torch.bfloat16", "torch.float16")
 _ZERO_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _OVERLAPS = {
@@ -140,7 +142,10 @@ def _iterate_stack_fields(args: Arguments) -> Iterator[tuple[str, Any]]:
         yield from _overlap_field(args, "overlap_expert")
         if dispatcher := _DISPATCHERS.get(args.text("moe_token_dispatcher_type") or ""):
             yield "dispatcher", dispatcher
-    if args.text("grad_reduce_in_bf16") is not None:
+    # Only bf16 accumulates in fp32 by itself.
+    if args.boolean("fp16") and args.text("accumulate_allreduce_grads_in_fp32") is not None:
+        yield "gradient_bytes", 4 if args.boolean("accumulate_allreduce_grads_in_fp32") else 2
+    elif args.text("grad_reduce_in_bf16") is not None:
         yield "gradient_bytes", 2 if args.boolean("grad_reduce_in_bf16") else 4  # or fp32
     if (args.text("attention_backend") or "").endswith("unfused"):  # or AttnBackend.unfused
         yield "attention_kernel", "unfused"

@@ -18,7 +18,13 @@ from models.errors import Invalid
 from service.formats.settings.field import Field
 from service.formats.settings.field_table import FieldTable, field_table
 from service.formats.settings.settings import Settings
-from service.formats.shell.faults import invalid_launch, require_arguments_defined, require_defined
+from service.formats.settings.stop import Stop
+from service.formats.shell.faults import (
+    invalid_launch,
+    require_arguments_defined,
+    require_defined,
+    undefined_variables,
+)
 
 RELEASE = "0.19.2"
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
@@ -118,12 +124,15 @@ def value_of(flag: str, text: str) -> Any:
 def from_words(words: Sequence[str]) -> Settings:
     """Returns the settings of an argument list. A word that is no flag's value is not taken into
     account, and a reservation tells the user so. Raises Invalid for values that Megatron's parser
-    refuses, and for undefined shell variables."""
+    refuses, and for undefined shell variables. Values of flags of no account may be undefined, and
+    one that the parser refuses is a stop."""
     settings = Settings(table())
     for flag, behind in _words_by_flag(words):
         strays = behind
         if flag in table().fields:
             values, strays = _split_values(flag, behind)
+            if table().is_of_no_account(flag):
+                settings.stops += _stops_at_words(flag, values)
             settings.put(flag, _value_of_words(flag, values))
             settings.written[flag] = " ".join([flag, *values])
         elif flag:  # an unknown flag may take any number of values, so no word is a stray
@@ -186,19 +195,39 @@ def _split_values(flag: str, behind: list[str]) -> tuple[list[str], list[str]]:
     return behind[:1], behind[1:]
 
 
+def _stops_at_words(flag: str, words: Sequence[str]) -> Iterator[Stop]:
+    """Yields a stop for each of a flag's words that the parser refuses. A word with a variable that
+    the text does not define may stand for anything."""
+    for word in words:
+        if not undefined_variables(word):
+            try:
+                _parsed_word(_field_of_word(flag), word)
+            except Invalid as error:
+                source = table().facts["parser"]
+                yield Stop(setting=flag, value=word, rule=error.rule, source=source)
+
+
 def _value_of_words(flag: str, words: Sequence[str]) -> Any:
     """Returns the value of a flag, given its words. Raises Invalid for words that the parser
-    refuses; flags of no account are not checked."""
+    refuses; those of flags of no account are joined unread."""
     field = table().fields[flag]
     if field.kind == "bool":
         return True
     if field.use == "no_account":
         return " ".join(words)
+    values = [_parsed_word(_field_of_word(flag), word) for word in words]
+    return values if field.kind == "list" else values[0]
+
+
+def _field_of_word(flag: str) -> Field:
+    """Returns the field of one word of a flag. The table has "list" as the type of some flags, and
+    the type of one item in `items`."""
+    field = table().fields[flag]
+    if flag in table().facts["by_name"]:  # SIGTERM for 15
+        return replace(field, choices=())
     if field.kind != "list":
-        return _parsed_word(field, words[0])
-    # The table has "list" as the flag's type, and the type of one item in `items`.
-    item = replace(field, kind=table().facts["items"].get(flag, "str"))
-    return [_parsed_word(item, word) for word in words]
+        return field
+    return replace(field, kind=table().facts["items"].get(flag, "str"))
 
 
 def _parsed_word(field: Field, word: str) -> Any:

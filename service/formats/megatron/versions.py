@@ -24,6 +24,8 @@ _OLD_ARGUMENTS = (
 VERSIONS = "megatron_versions"
 """The table of names, and of what versions did that had no argument for it."""
 _NEOX_ARGUMENT = "pipe_parallel_size"
+GATED_ACTIVATIONS = {"swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu"}
+"""The activations of NeMo 1 that have a gate."""
 _GATED = {"swiglu", "geglu", "reglu", "liglu"}
 _LIST_OF_ONE = re.compile(r"\[\s{0,9}(\d{1,9})\s{0,9}\]", re.ASCII)
 _WHOLE = re.compile(r"(\d{1,9})(?:\.0)?", re.ASCII)
@@ -157,8 +159,11 @@ def _batch_arguments(arguments: Mapping[str, str], renamed: Mapping[str, str]) -
 
 def _expert_arguments(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
     """Returns today's arguments for the experts of Megatron-DeepSpeed. It prints their
-    number as a list, [1] for a dense model, and has experts in every `expert_interval`-th layer."""
-    listed = _LIST_OF_ONE.fullmatch(arguments.get("num_experts", "").strip())
+    number as a list, [1] for a dense model, and has experts in every `expert_interval`-th layer.
+    The number is typed without brackets."""
+    shape = _WHOLE if is_of_deepspeed(arguments) else _LIST_OF_ONE
+    text = arguments.get("num_experts", "").strip()
+    listed = _LIST_OF_ONE.fullmatch(text) or shape.fullmatch(text)
     if listed is None:
         return {}
     experts = int(listed.group(1))

@@ -54,6 +54,8 @@ class Field:
     choices: tuple[Any, ...] = ()
     as_predicted: tuple[Any, ...] = ()
     """Values beside the default with which a setting that is not described changes nothing."""
+    default_matters: bool = False
+    """Predictions assume the first of `as_predicted`, and not the default."""
     reason: str = COULD_MATTER
     """Why it matters, of a setting that is not described."""
     cure: str = GIVE_FIELDS

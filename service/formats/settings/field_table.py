@@ -8,6 +8,7 @@ A table is a file of JSON:
      "fields": {"zero_optimization.stage": ["int", 0, "read"]},
      "choices": {"zero_optimization.stage": [0, 1, 2, 3]},
      "as_predicted": {"fp16.loss_scale": [1]},
+     "default_matters": ["hidden_dropout"],
      "no_account": ["tensorboard.*", "wandb.*"],
      "not_described": {"lora.*": ["why it matters", "how to say it", "workload.lora"]},
      "otherwise": ["why it matters", "how to say it"]}
@@ -17,8 +18,9 @@ names of `no_account` and `not_described` may be patterns; a row goes before a n
 before a pattern with an asterisk, and the longest pattern before the others. The words of
 `not_described` hold for rows too; the third, which may be missing, is the member of the request
 that says the same. Rows that are not described and have no words there take those of `otherwise`.
-Values in `as_predicted` change as little as the default. Names of a pattern in `open` may be known
-to a program of the caller's own.
+Values in `as_predicted` change as little as the default, unless the name is in `default_matters`:
+then predictions assume the first of them, and not the default. Names of a pattern in `open` may be
+known to a program of the caller's own.
 """
 
 from __future__ import annotations
@@ -102,6 +104,7 @@ def field_table(file: str) -> FieldTable:
     document = dict(facts(file))
     choices = document.pop("choices", {})
     predicted = document.pop("as_predicted", {})
+    default_matters = document.pop("default_matters", ())
     otherwise = document.pop("otherwise", ())
     words = longest_first(document.pop("not_described", {}))
     pattern_of_words = _first_match(words)
@@ -114,6 +117,7 @@ def field_table(file: str) -> FieldTable:
             words=otherwise if pattern is None else words[pattern],
             choices=choices.get(name, ()),
             as_predicted=predicted.get(name, ()),
+            default_matters=name in default_matters,
         )
     # Of names of no account the table has no type: any value will do, or none ("any?").
     patterns = {
@@ -145,6 +149,7 @@ def _field_of_row(
     words: Sequence[str] = (),
     choices: Sequence[Any] = (),
     as_predicted: Sequence[Any] = (),
+    default_matters: bool = False,
 ) -> Field:
     """Returns the field of a table's row: its type, default and use. `words` are the reason, the
     cure and the answering field for settings that are not described; each that is missing has
@@ -160,6 +165,7 @@ def _field_of_row(
         use=use,
         choices=tuple(choices),
         as_predicted=tuple(as_predicted),
+        default_matters=default_matters,
         **dict(zip(("reason", "cure", "answered_by"), words, strict=False)),
     )
 

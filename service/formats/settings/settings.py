@@ -248,6 +248,16 @@ class Settings:
             return "open" if near is None else "stops"
         return reaction
 
+    def assumed_defaults(self) -> tuple[str, ...]:
+        """Returns a sentence for each setting that is not given, and whose default is not what
+        predictions assume."""
+        return tuple(
+            f"{shown(name, field.as_predicted[0])} is predicted, where {self.table.framework} has"
+            f" {field.default} unless it is set"
+            for name, field in self.table.fields.items()
+            if field.default_matters and name not in self.given
+        )
+
     def stop_at_name(self, name: str, near: str | None) -> Stop:
         """Returns the stop for a given name that the framework does not have; `near` is the name
         that is probably meant."""
@@ -289,10 +299,12 @@ def _reservation_of_field(field: Field, written: str) -> Reservation:
 
 
 def changes_nothing(field: Field, value: Any) -> bool:
-    """Returns True for the default, a value that the table lists as equal to it
-    (`as_predicted`), or an empty value. A text counts as the value that it stands for, such as
-    False for "false"."""
+    """Returns True for the default, unless predictions assume another value, for a value that the
+    table lists as equal to what they assume (`as_predicted`), or an empty value. A text counts as
+    the value that it stands for, such as False for "false"."""
     if isinstance(value, str):
         with suppress(Invalid):  # a text of another type is not the default
             value = field.parse(value)
-    return value == field.default or value in (*field.as_predicted, {}, [], None, "")
+    if value == field.default and not field.default_matters:
+        return True
+    return value in (*field.as_predicted, {}, [], None, "")

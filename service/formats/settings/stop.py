@@ -29,6 +29,8 @@ class Stop:
     """The framework has no such name, whatever else is set."""
     hides_layout: bool = False
     """The layout that the job means cannot be told; the layout that was read is another one."""
+    not_on: tuple[str, ...] = ()
+    """Generations of chips on which the framework does not stop."""
 
 
 class Stopped(Invalid):

@@ -73,6 +73,8 @@ _DOES_FIRST = {
     "preprocess", "tokenize", "upload",
 }  # fmt: skip
 """Verbs at the beginning of a name that say that it does not train, whatever follows."""
+_TRAINS_DESPITE_ITS_NAME = {"setup_experiment.py"}
+"""Programs that start a training, whatever the words of their names: Megatron-Bridge's launcher."""
 _BETWEEN_WORDS = re.compile(r"[^a-z]+")
 # Ranks of likelihood: only their order matters, and a negative one means that it does not train.
 _TELLS_A_TRAINER = 6  # a training tool's own subcommand is surer than any name
@@ -256,6 +258,8 @@ def likelihood(words: Sequence[str]) -> int:
     program = words[index]
     if index and program in _TRAINERS.get(base_name(words[index - 1]), ()):  # axolotl train
         return _TELLS_A_TRAINER
+    if base_name(program) in _TRAINS_DESPITE_ITS_NAME:
+        return _IS_NAMED_SO
     path = re.sub(r"\.(?:py|sh)$", "", program).lower()
     words_of_path = {*_BETWEEN_WORDS.split(path)}
     words_of_name = {*_BETWEEN_WORDS.split(base_name(path))}

@@ -464,6 +464,32 @@ def test_a_stack_has_some_things_only_beside_others(
     _expect(asked, layout, refusal)
 
 
+@pytest.mark.parametrize(
+    ("stack", "layout", "refusal"),
+    [
+        ("megatron", Layout(cp=8, dp_shard=8, zero_stage=1), None),
+        ("megatron", Layout(tp=4, cp=2, dp_shard=8, zero_stage=1, sequence_parallel=True), None),
+        ("megatron", Layout(tp=16, dp_shard=4, zero_stage=1, sequence_parallel=True), None),
+        (
+            "megatron",
+            Layout(tp=4, cp=4, dp_shard=4, zero_stage=1, sequence_parallel=True),
+            r"cp\(4\) \* tp\(4\) must divide the 32 attention heads, and divide the 8 key-value",
+        ),
+        ("megatron", Layout(cp=16, dp_shard=4, zero_stage=1), "divide the 8 key-value"),
+        ("maxtext", Layout(cp=16, dp_shard=4, zero_stage=3), "divide the 8 key-value"),
+        ("deepspeed", Layout(cp=16, dp_shard=4, zero_stage=3), None),
+        ("deepspeed", Layout(cp=64, zero_stage=0), "be a multiple of the 8 key-value"),
+        ("fsdp", Layout(cp=16, dp_shard=4, zero_stage=3), None),
+    ],
+)
+def test_only_deepspeed_exchanges_key_value_heads_that_are_fewer_than_ranks(
+    stack: str, layout: Layout, refusal: str | None
+) -> None:
+    asked = problem("llama-3-8b", ("h100", 64), stack, seq_len=4096, global_batch=256)
+    asked = replace(asked, stack=replace(asked.stack, context="ulysses"))
+    _expect(asked, layout, refusal, "layout.cp")
+
+
 def test_heads_of_recurrences_are_exchanged_for_tokens() -> None:
     model = read(
         {"model_type": "qwen3_5_text", **_HYBRID, "linear_num_value_heads": 8,

@@ -343,6 +343,20 @@ def test_what_the_parser_refuses_is_no_check(shared_client) -> None:
     assert "allgather, alltoall, flex" in error["rule"]
 
 
+def test_a_stop_of_older_chips_is_none_on_newer_ones(shared_client) -> None:
+    flags = (
+        "CUDA_DEVICE_MAX_CONNECTIONS=8 torchrun --nproc-per-node 8 pretrain_gpt.py --bf16"
+        " --micro-batch-size 1 --global-batch-size 8 --seq-length 4096 --sequence-parallel"
+        " --tensor-model-parallel-size 2 --use-distributed-optimizer"
+    )
+    body = {"launch": {"format": "megatron", "arguments": flags}, "model": "llama-3-8b"}
+    for chip, verdict in (("h100", False), ("b200", True)):
+        asked = {**body, "cluster": {"preset": chip, "num_chips": 8}}
+        assert check(shared_client, asked)["legal"] is verdict
+        predicted = shared_client.post("/v1/predictions", json=asked)
+        assert (predicted.status_code < 400) is verdict
+
+
 def test_the_best_of_a_launch_is_a_layout_that_it_can_say(shared_client) -> None:
     """torchtitan's graphs go without a pipeline, which the fastest layout here has."""
     body = {
@@ -488,7 +502,8 @@ def test_a_job_that_may_not_fit_is_told_of_its_micro_batch(shared_client) -> Non
     body = typed(
         "--micro-batch-size 1 --global-batch-size 512 --bf16",
         "--micro-batch-size 2 --global-batch-size 520 --bf16"
-        " --num-layers-per-virtual-pipeline-stage 5",
+        " --num-layers-per-virtual-pipeline-stage 5"
+        " --microbatch-group-size-per-virtual-pipeline-stage 5",
     )
     answer = check(shared_client, body)
     change = answer["first_change"]

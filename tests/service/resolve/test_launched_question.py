@@ -164,6 +164,17 @@ def test_what_the_framework_stops_at_is_refused_unless_allowed(asked) -> None:
         asked(replace(READING, stops=(stop,)))
 
 
+def test_a_wrong_value_of_a_launch_has_its_setting_behind_it(asked) -> None:
+    reading = replace(
+        READING,
+        workload={**READING.workload, "global_batch": -1},
+        settings_of_fields={"workload.global_batch": "train_batch_size"},
+    )
+    with pytest.raises(Invalid) as wrong:
+        asked(reading)
+    assert wrong.value.value == "workload.global_batch = -1 (train_batch_size)"
+
+
 def test_the_cluster_has_as_many_chips_as_the_launch_unless_it_says_so_itself(asked) -> None:
     reading = replace(READING, num_devices=32)
     assert asked(reading, cluster={"preset": "h100"}).resolved.problem.cluster.num_chips == 32

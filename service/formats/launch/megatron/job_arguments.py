@@ -29,7 +29,10 @@ MODULE_WORDS = tuple(name for name in MODULES if name not in _NO_MODULES)
 _CP_COMM_TYPES = {"ring": "p2p", "ulysses": "a2a", "allgather": "allgather"}
 _OFFLOADED_MODULES = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm")
 _FSDP_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
-OPTIMIZERS = {"adamw": "adam", "adamw_bf16_moments": "adam", "muon": "muon", "sgd_momentum": "sgd"}
+OPTIMIZERS = {
+    "adamw": "adam", "adamw_bf16_moments": "adam", "muon": "muon", "sgd_momentum": "sgd",
+    "lion": "lion",
+}  # fmt: skip
 PRECISIONS: dict[str, dict[str, Any]] = {
     "fp32": {},
     "fp16": {"fp16": True},
@@ -84,7 +87,7 @@ def require_expressible(job: Job) -> None:
     if layout.offload_optimizer and layout.zero_stage and gathers_fp8:
         cure = "parameters on the host are gathered in 16 bits; ask with keeps_operands true"
         raise Inexpressible("stack.keeps_operands", False, cure)
-    if workload.optimizer == "muon" and layout.zero_stage > 1:
+    if workload.optimizer in ("muon", "lion") and layout.zero_stage > 1:
         cure = "Megatron-FSDP has adam and sgd; ask with zero_stage 1"
         raise Inexpressible("layout.zero_stage", layout.zero_stage, cure)
     if job.problem.stack.attention_kernel == "fused_softmax":
@@ -345,7 +348,7 @@ def environment(job: Job) -> dict[str, str]:
     layout = job.layout
     chip = job.problem.cluster.chip
     variables: dict[str, str] = {}
-    is_new = chip.vendor == "nvidia" and chip.generation in _MANY_QUEUES
+    is_new = chip.vendor == "nvidia" and chip.generation in MANY_QUEUES
     if _overlaps_experts(job) and not is_new:
         variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"  # the most queues that CUDA has
     elif not is_new and not uses_fsdp(job) and (layout.tp > 1 or layout.cp > 1):
@@ -365,7 +368,7 @@ def _overlaps_experts(job: Job) -> bool:
     )
 
 
-_MANY_QUEUES = ("blackwell", "rubin")
+MANY_QUEUES = ("blackwell", "rubin")
 """Generations of chips that start kernels in order whatever the number of hardware queues."""
 
 

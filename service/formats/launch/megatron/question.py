@@ -8,14 +8,17 @@ that a call raises, and goes on with the value `instead`.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any
 
+from models.cost.pipeline.bubble import micro_batch_group
 from models.errors import Invalid
+from models.spec import catalogue
 from models.spec.switches import Condition, read_switches, releases
 from service.formats.launch.job import LaunchReading
 from service.formats.launch.megatron.job_arguments import PIPELINE_INSIDE
@@ -35,10 +38,17 @@ from service.formats.megatron.layer_pattern import layer_switches
 from service.formats.megatron.models import num_layers, read_model, require_layer_pattern
 from service.formats.megatron.stages import layers_per_chunk, virtual_stages
 from service.formats.megatron.values import Arguments
+from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import UnreadSettings
-from service.formats.settings.stop import Stops
+from service.formats.settings.stop import Stop, Stops
 from service.formats.shell.faults import invalid_launch
 
+_DEEPSPEED_STACK = "megatron-deepspeed"
+"""The stack of Megatron-DeepSpeed, a fork of Megatron-LM that has its flags."""
+_OF_FORK = (
+    "the launch is of Megatron-DeepSpeed, whose flags are read by the table of Megatron-LM: of its"
+    " own rules none is checked"
+)
 SHAPE = ("num_layers", "hidden_size", "num_attention_heads")
 _BALANCING = {
     "aux_loss": "micro_batch_loss",
@@ -53,6 +63,29 @@ _COUNTS = (
     "num_distributed_optimizer_instances", "recompute_num_layers", "micro_batch_size",
 )  # fmt: skip
 """Arguments that must be at least 1."""
+_GROUP = "microbatch_group_size_per_vp_stage"
+_SCHEDULES = (
+    "megatron-core 0.19.2: core/pipeline_parallel/schedules.py,"
+    " forward_backward_pipelining_with_interleaving"
+)
+_ARGUMENTS_OF_FIELDS = {
+    "model.num_layers": "num_layers",
+    "model.hidden_size": "hidden_size",
+    "model.intermediate_size": "ffn_hidden_size",
+    "model.num_attention_heads": "num_attention_heads",
+    "model.num_key_value_heads": "num_query_groups",
+    "model.head_dim": "kv_channels",
+    "model.moe.num_experts": "num_experts",
+    "model.moe.experts_per_token": "moe_router_topk",
+    "model.moe.intermediate_size": "moe_ffn_hidden_size",
+    "model.moe.shared_expert_intermediate_size": "moe_shared_expert_intermediate_size",
+    "workload.seq_len": "seq_length",
+    "workload.global_batch": "global_batch_size",
+    "workload.optimizer": "optimizer",
+}
+"""The arguments that say the fields of a request."""
+_ARGUMENTS_OF_FORMATS = {"fp8": "fp8", "mxfp8": "fp8_recipe", "nvfp4": "fp4"}
+"""The arguments that say a precision."""
 _LAYER_PATTERNS = ("moe_layer_freq", "window_attn_skip_freq", "linear_attention_freq")
 _MOST_SWITCHES = 1024  # as many as a model may have layers
 
@@ -102,7 +135,11 @@ def launch_reading(
         args.required("micro_batch_size")
     layout = _layout(args, pp, virtual, stops)
     workload = _workload(args)
+    reserved = [*_micro_batch_group_reservations(args, layout, stops)]
     is_newest = stack_id == NAME and release is None
+    # Megatron-DeepSpeed is a fork of earlier releases, with rules of its own.
+    is_fork = args.boolean("deepspeed")
+    broken = () if is_fork else refusals(args, environment, is_newest=is_newest)
     # Megatron-LM takes one micro-batch of each rank where there is no --global-batch-size.
     takes_one = stack_id == NAME and "global_batch" not in workload
     return LaunchReading(
@@ -116,14 +153,29 @@ def launch_reading(
         num_devices=args.integer("world_size"),
         num_micro_batches=1 if takes_one else None,
         unpadded_vocabulary=unpadded_vocabulary(args.given),
+        assumed=(_OF_FORK,) if is_fork else (),
+        settings_of_fields=_settings_of_fields(args, workload["precision"]),
         stops=(
             *stops.noted,
             *unread.stops,
-            *refusals(args, environment, is_newest=is_newest),
+            *broken,
         ),
-        reservations=unread.reservations,
+        reservations=(*unread.reservations, *reserved),
         ignored=unread.no_account,
     )
+
+
+def _settings_of_fields(args: Arguments, precision: str) -> dict[str, str]:
+    """Returns the settings that say the fields of the request, by field, where they are given."""
+    arguments = {
+        **_ARGUMENTS_OF_FIELDS,
+        "workload.precision": _ARGUMENTS_OF_FORMATS.get(precision, precision),
+    }
+    return {
+        field: args.called(name)
+        for field, name in arguments.items()
+        if args.text(name) not in (None, "False")
+    }
 
 
 def _with_assumed_experts(args: Arguments) -> Arguments:
@@ -190,6 +242,8 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
     layers = args.integer("num_layers") or 10**4  # more than any model has, where it is not known
     # One replica stands in for numbers of replicas that do not divide the ranks.
     one_instance = args.replaced(num_distributed_optimizer_instances="1")
+    # The pipeline of DeepSpeed balances what does not divide (runtime/pipe/module.py).
+    is_uneven = args.boolean("deepspeed") and pp > 1 and layers % pp > 0
     layout: dict[str, Any] = {
         "tp": tp,
         "pp": pp,
@@ -201,7 +255,7 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
         "micro_batch": args.integer("micro_batch_size"),
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual_stages": virtual,
-        "balanced": len(set(chunks)) > 1,  # chunks may have unequal numbers of layers
+        "balanced": is_uneven or len(set(chunks)) > 1,  # chunks may have unequal layers
         **stops.attempt(
             lambda: read_recompute(args, layers, pp * virtual), instead={"recompute": "selective"}
         ),
@@ -213,11 +267,47 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
     if layout["balanced"]:
         layout["recompute_layers"] = 0  # layouts state it only for equal chunks
     # Layouts may have no layers in the first and the last chunk alone.
-    if layout["balanced"] and all(chunks[1:-1]) and len(chunks) == pp * virtual:
+    if len(set(chunks)) > 1 and all(chunks[1:-1]) and len(chunks) == pp * virtual:
         layout["layers_per_chunk"] = chunks
     if args.boolean("use_tp_pp_dp_mapping"):
         layout["placement"] = list(PIPELINE_INSIDE)
     return layout
+
+
+def _micro_batch_group_reservations(
+    args: Arguments, layout: Mapping[str, Any], stops: Stops
+) -> Iterator[Reservation]:
+    """Yields a reservation where micro-batches pass a virtual stage in larger groups than
+    predictions assume. Notes a stop where they pass in groups that Megatron-Core refuses. A group
+    has as many micro-batches as there are stages, unless an argument says otherwise."""
+    stages = layout["pp"]
+    batch = args.integer("global_batch_size")
+    of_rank = ("dp_shard", "dp_replicate", "micro_batch")
+    is_known = batch is not None and all(name in layout for name in of_rank)
+    if layout["virtual_stages"] == 1 or batch is None or not is_known:
+        return
+    micro_batches, remainder = divmod(batch, math.prod(layout[name] for name in of_rank))
+    if remainder or micro_batches < stages:  # the rules of layouts refuse these
+        return
+    given = args.integer(_GROUP, least=0)
+    group = stages if given is None else given
+    assumed = int(micro_batch_group(stages, micro_batches))
+    all_of_rank = f"the {micro_batches} micro-batches of a rank"
+    rule = ""
+    if not stages <= group <= micro_batches:
+        rule = f"must be from the {stages} stages of the pipeline to {all_of_rank}"
+    elif 0 < micro_batches % group < stages:
+        last = micro_batches % group
+        left = f"of {group} leaves {last} of {all_of_rank} in the last group"
+        rule = f"{left}, fewer than the {stages} stages"
+    setting = args.called(_GROUP)
+    if rule:
+        cure = f"{setting} {assumed}"
+        stop = Stop(setting=setting, value=given, rule=rule, source=_SCHEDULES, cure=cure)
+        stops.noted.append(stop)
+    elif group > assumed:
+        reason = "larger groups keep the activations of more micro-batches"
+        yield Reservation(setting=f"{setting} {given}", reason=reason, cure=f"write {assumed}")
 
 
 def _stack(
@@ -229,21 +319,32 @@ def _stack(
 ) -> dict[str, Any]:
     """Returns the fields of the stack, with each switch as the arguments set it, or as the
     release does by default. Raises Invalid for a value that a switch does not have."""
+    if args.boolean("deepspeed"):
+        stack_id = _DEEPSPEED_STACK
     try:
         fields = read_switches(
             stack_id, switches, release, lambda condition: _applies(condition, args, layout)
         )
     except Invalid as error:
         raise invalid_launch(error.value, error.rule) from None
-    return {"name": stack_id, **fields, **_stack_of_layout(args, layout)}
+    return {"name": stack_id, **fields, **_stack_of_layout(args, layout, stack_id)}
 
 
-def _stack_of_layout(args: Arguments, layout: Mapping[str, Any]) -> dict[str, Any]:
+def _stack_of_layout(args: Arguments, layout: Mapping[str, Any], stack_id: str) -> dict[str, Any]:
     """Returns the fields of the stack that arguments decide without being switches: sequence
     parallelism, the exchange of context parallelism, and running statistics of balance."""
     fields: dict[str, Any] = {}
-    if layout["tp"] > 1 and not layout["sequence_parallel"]:
-        fields["sequence_parallel"] = [True, False]  # the catalogue's stack has True alone
+    stack = catalogue.stack(stack_id)
+    if stack_id == _DEEPSPEED_STACK:
+        if args.boolean("use_flash_attn"):
+            fields["attention_kernel"] = "flash2"  # without the flag it has a fused softmax
+        # The catalogue has what was published of it. Its pipeline goes with ZeRO 1 at most.
+        if layout["zero_stage"] not in stack.zero_stages and layout["pp"] == 1:
+            fields["zero_stages"] = [*stack.zero_stages, layout["zero_stage"]]
+        if layout["recompute"] not in stack.recompute:
+            fields["recompute"] = [*stack.recompute, layout["recompute"]]
+    if layout["tp"] > 1 and layout["sequence_parallel"] not in stack.sequence_parallel:
+        fields["sequence_parallel"] = [True, False]  # the catalogue's stack has the other alone
     if layout["cp"] > 1:
         types = re.findall(r"[\w+]{1,40}", args.text("cp_comm_type") or "", re.ASCII)
         # Of a list with a type for each layer the first counts; half_read notes what is lost.
@@ -272,6 +373,8 @@ def _applies(condition: Condition, args: Arguments, layout: Mapping[str, Any]) -
         "zero_1_2": layout["zero_stage"] in (1, 2),
         "zero_3": layout["zero_stage"] == 3,
         "low_precision_zero": is_low and layout["zero_stage"] > 0,
+        "fp16": args.boolean("fp16"),
+        "not_fp16": not args.boolean("fp16"),
         "never": False,  # no argument sets it
     }
     return holds.get(condition, True)

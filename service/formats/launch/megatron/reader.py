@@ -76,6 +76,7 @@ def read(
     return replace(
         reading,
         default_origins=_default_origins(reading, source.values),
+        assumed=(*reading.assumed, *source.settings.assumed_defaults()),
         settings={flag: None if given[flag] is False else given[flag] for flag in source.flags},
     )
 
@@ -115,6 +116,12 @@ def _unread(args: Arguments, source: Source) -> UnreadSettings:
     that a setting could matter), also about settings that are read in part. Removes the flags that
     the model's attention needs, as they change nothing."""
     settings = source.settings
+    if settings.given.keys() - settings.known.keys():  # a fork's, whose values may be others too
+        for stop in settings.stops:
+            cure = "leave it out if it changes nothing"
+            settings.add_reservation(stop.setting, f"{FRAMEWORK} takes no such value", cure)
+        settings.stops.clear()
+    settings.is_other_release = args.boolean("deepspeed")  # Megatron-DeepSpeed has other flags too
     needed = _NEEDED_BY.get(args.text("experimental_attention_variant") or "", ())
     settings.change(dict.fromkeys(needed))  # a value of None removes the flag
     for flag in source.flags:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from service.formats.launch.facts import facts
+from service.formats.launch.megatron.job_arguments import MANY_QUEUES
 from service.formats.megatron.values import Arguments
 from service.formats.settings.stop import Stop
 
@@ -43,7 +44,27 @@ def refusals(
     if sharding is not None and environment.get(_QUEUES) == "1":
         rule = f"needs {_QUEUES} above 1 or unset, and it is 1"
         stops.append(Stop(setting=args.called(sharding), value=True, rule=rule, source=SOURCE))
+    elif is_newest and sharding is None:
+        stops += _stops_of_queues(args, environment.get(_QUEUES, "1"))
     return tuple(stops)
+
+
+def _stops_of_queues(args: Arguments, queues: str) -> Iterator[Stop]:
+    """Yields a stop where tensor or context parallelism has another number of hardware queues than
+    one, which chips before Blackwell need for the order of its kernels. `queues` is the text of
+    CUDA_DEVICE_MAX_CONNECTIONS. Overlapped traffic of experts is let pass, with a warning."""
+    degrees = ("tensor_model_parallel_size", "context_parallel_size")
+    is_parallel = any((args.integer(name) or 1) > 1 for name in degrees)
+    is_known = queues.isdecimal() and queues != "1"  # a variable may stand for any number
+    if is_parallel and is_known and not args.boolean("overlap_moe_expert_parallel_comm"):
+        yield Stop(
+            setting=_QUEUES,
+            value=queues,
+            rule="must be 1 with tensor or context parallelism on chips before Blackwell",
+            source=facts(_RULES)["of_parser_source"],
+            cure=f"{_QUEUES}=1",
+            not_on=MANY_QUEUES,
+        )
 
 
 def _stops_of_rules(table: str, args: Arguments, source: str) -> Iterator[Stop]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.formats.launch.documents import read_yaml
+from service.formats.launch.documents import read_yaml, sent_settings
 from service.formats.launch.job import Changes
 from service.formats.launch.megatron.writer import words
 from service.formats.megatron.flags import (
@@ -22,8 +22,9 @@ from service.formats.megatron.flags import (
     takes_value,
     text_of,
 )
+from service.formats.settings.field_table import field_table
 from service.formats.settings.reservation import Reservation
-from service.formats.settings.settings import Settings
+from service.formats.settings.settings import Settings, changes_nothing
 from service.formats.shell.command import Command, split_command
 from service.formats.shell.files import LaunchFiles
 
@@ -33,9 +34,14 @@ _LINE_REACH = 5000  # characters of a line that are looked at
 _YAML_LINE = re.compile(r"\s*(?:-\s+)?-{0,2}[A-Za-z_][\w-]*\s*:(\s.*)?", re.ASCII)
 _ARGUMENT_OBJECTS = ("ARGS", "ARGUMENTS")
 """Endings of the names of objects in a recipe that have arguments."""
-_DOCUMENT = "--yaml-cfg"
-"""The flag that names a file with all arguments; Megatron then drops the others (training/
-arguments.py, parse_args)."""
+_YAML = "--yaml-cfg"
+_DEEPSPEED_FILES = ("--deepspeed_config", "--deepspeed-config")
+_STAGE = "zero_optimization.stage"
+_SAID_BY_FLAGS = (
+    _STAGE, "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
+    "bf16.enabled", "fp16.enabled",
+)  # fmt: skip
+"""Settings of DeepSpeed that Megatron-DeepSpeed has flags for as well."""
 _ENVIRONMENT_OBJECT = "ENV_VARS"
 """The object of a recipe that has environment variables."""
 
@@ -89,20 +95,48 @@ def read_source(text: str, files: LaunchFiles) -> Source:
     if lines and all(map(_YAML_LINE.fullmatch, lines)):
         return _read_document(read_yaml(text))
     command = split_command(text, files)
-    settings, without_flag = _read_words(command.words)
-    if _DOCUMENT in settings.given:
-        name = str(settings.given[_DOCUMENT])
-        document = _read_document(read_yaml(command.files.text(name, f"{_DOCUMENT} {name}")))
-        settings = document.settings
-        without_flag = {**document.without_flag}
+    settings, of_deepspeed = _read_words(command.words)
+    ranks = {"world_size": str(command.num_ranks)} if command.num_ranks else {}
+    file = settings.given.get(_YAML)
+    if file is not None:  # its values stand in place of all flags
+        source = _read_document(read_yaml(command.files.text(file, settings.shown(_YAML))))
+        of_deepspeed = dict(source.without_flag)
+        source.settings.reservations += settings.reservations
+        source.settings.stops.clear()  # the parser sees no value of the file
+        settings = source.settings
+    of_deepspeed |= _read_deepspeed_files(settings, command.files)
     for reservation in _branch_reservations(command):
         settings.note(reservation)
-    ranks = {"world_size": str(command.num_ranks)} if command.num_ranks else {}
     return Source(
         settings=settings,
-        without_flag={**without_flag, **ranks},
+        without_flag={**of_deepspeed, **ranks},
         environment=command.environment,
     )
+
+
+def _read_deepspeed_files(settings: Settings, files: LaunchFiles) -> dict[str, str]:
+    """Returns the arguments that the configuration of DeepSpeed sets, which Megatron-DeepSpeed
+    names in a flag: its ZeRO stage. Removes the flag. Adds a reservation for a file that was not
+    sent, and for settings that matter and that no flag repeats."""
+    arguments: dict[str, str] = {}
+    for flag in _DEEPSPEED_FILES:
+        if flag not in settings.given:
+            continue
+        written = settings.shown(flag)
+        file = settings.given.pop(flag)
+        document = Settings(
+            field_table("deepspeed"), sent_settings(file, written, files, settings.reservations)
+        )
+        if document.given:  # the file was sent
+            arguments["zero_stage"] = str(document.integer(_STAGE, least=0))
+        settings.reservations += document.unread().reservations
+        for name, value in document.known.items():
+            field = document.table.field(name)
+            is_read = field is not None and field.use == "read" and name not in _SAID_BY_FLAGS
+            if field is not None and is_read and not changes_nothing(field, value):
+                reason = f"it stands in {file}, and is read of flags alone"
+                settings.add_text_reservation(document.shown(name), reason)
+    return arguments
 
 
 def _without_flag(values: Mapping[str, str]) -> dict[str, str]:
@@ -120,6 +154,8 @@ def _read_words(words: Sequence[str]) -> tuple[Settings, dict[str, str]]:
         for name, argument in table().facts["of_deepspeed"].items()
         if name in settings.given
     }
+    if "deepspeed" in of_deepspeed:
+        of_deepspeed.setdefault("zero_stage", "1")  # the default of --zero-stage
     return settings, of_deepspeed
 
 

@@ -34,7 +34,7 @@ from service.formats.megatron import flags as megatron_flags
 from service.formats.megatron.derived import filled_in
 from service.formats.megatron.flags import flag_of_argument
 from service.formats.megatron.values import Arguments
-from service.formats.megatron.versions import in_todays_names
+from service.formats.megatron.versions import GATED_ACTIVATIONS, in_todays_names
 from service.formats.settings.release import known_release
 from service.formats.settings.settings import UnreadSettings
 from service.formats.settings.stop import Stops
@@ -46,7 +46,9 @@ _FLAG_IN_RULE = re.compile(r"--[a-z][a-z0-9-]+", re.ASCII)
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 _GRADIENTS_IN_FP32 = "ddp.grad_reduce_in_fp32"
 _PARAM_GATHER = "mixed_precision.fp8_param_gather"
+_PRECISION = "mixed_precision"
 _FORMATS = ("bf16", "fp16", "fp8", "fp8_recipe", "fp4", "fp4_recipe")
+_LAST_IN_BF16 = "num_layers_at_end_in_bf16"
 _NEMO_1 = "model.activations_checkpoint_"
 _MAKES_ADAPTERS = re.compile(r"peft|lora|finetune", re.IGNORECASE)
 """Parts of the names of recipes that train adapters, or do so unless they are told otherwise."""
@@ -135,7 +137,9 @@ def _arguments_of_overrides(overrides: Overrides) -> dict[str, str]:
     for sequence in ("dataset.seq_length", "model.seq_length"):  # the model's counts for more
         if sequence in fields:
             arguments["seq_length"] = fields[sequence]
-    arguments |= _precision_arguments(fields)
+    arguments |= _precision_arguments(overrides)
+    if "model.activation" in fields:  # of NeMo 1
+        arguments["swiglu"] = str(fields["model.activation"] in GATED_ACTIVATIONS)
     ties = fields.get("model.share_embeddings_and_output_weights")
     if ties is not None:
         arguments["untie_embeddings_and_output_weights"] = str(ties == "False")
@@ -157,20 +161,33 @@ def _arguments_of_overrides(overrides: Overrides) -> dict[str, str]:
     return {**megatron_flags.defaults(), **table().facts["base"], **old, **arguments}
 
 
-def _precision_arguments(fields: Mapping[str, str]) -> dict[str, str]:
+def _precision_key(fields: Mapping[str, str]) -> str | None:
+    """Returns the name of the mixed precision as the table has it, "bf16_mixed" for NeMo's bf16;
+    None where no field names one."""
+    name = fields.get(_PRECISION)
+    if name is None:
+        return None
+    key = name.removesuffix("()").replace("-", "_")
+    of_nemo: Mapping[str, str] = table().facts["precisions_of_nemo"]
+    return of_nemo.get(key, key)
+
+
+def _precision_arguments(overrides: Overrides) -> dict[str, str]:
     """Returns the arguments of the number formats that mixed_precision sets, by a name or field
     by field. Raises Invalid for an unknown name."""
-    name = fields.get("mixed_precision")
+    fields = overrides.texts
     values: dict[str, str] = {}
-    if name == "None":
+    key = _precision_key(fields)
+    if key == "None":
         values = {"bf16": "False", "fp16": "False"}
-    elif name is not None:
-        key = name.removesuffix("()").replace("-", "_")
-        # Lightning, on which NeMo 2 runs, calls fp16_mixed 16-mixed.
-        formats = precisions().get({"16_mixed": "fp16_mixed"}.get(key, key))
+    elif key is not None:
+        formats = precisions().get(key)
         if formats is None:
             rule = f"must be one of {', '.join(precisions())}{suggestion(key, precisions())}"
-            raise invalid_launch(f"mixed_precision={name[:80]}", rule)
+            written = overrides.settings.written.get(
+                _PRECISION, f"{_PRECISION}={fields[_PRECISION]}"
+            )
+            raise invalid_launch(written[:100], rule)
         values = {"bf16": "False", **formats}  # bf16 is on by default, `formats` may have fp16
     # One of the two formats excludes the other, and bf16 is on by default.
     if fields.get("mixed_precision.fp16") == "True":
@@ -206,7 +223,7 @@ def _switches(overrides: Overrides) -> dict[str, Any]:
         value = fields.get(f"comm_overlap.{name}", "None")
         if value != "None":
             switches[f"ddp.{name}"] = value
-    if fields.get("mixed_precision", "None") != "None":
+    if fields.get(_PRECISION, "None") != "None":
         switches |= _named_precision(fields)
     reduces_in_fp32 = fields.get("mixed_precision.grad_reduce_in_fp32")
     if reduces_in_fp32 is not None:
@@ -221,8 +238,7 @@ def _switches(overrides: Overrides) -> dict[str, Any]:
 def _named_precision(fields: Mapping[str, str]) -> dict[str, Any]:
     """Returns the switches that the mixed precision named in the fields sets, bf16_mixed by
     default."""
-    key = fields.get("mixed_precision", "bf16_mixed").replace("-", "_").removesuffix("()")
-    formats = precisions().get(key, {})
+    formats = precisions().get(_precision_key(fields) or "bf16_mixed", {})
     # A named precision that leaves one of the two out has the default of MixedPrecisionConfig.
     return {
         _GRADIENTS_IN_FP32: formats.get("grad_reduce_in_fp32", "True"),
@@ -242,6 +258,8 @@ def _unread(args: Arguments, overrides: Overrides) -> UnreadSettings:
         reason = "what the recipe sets itself is not known"
         cure = "write as overrides what it sets of parallelism, precision and recompute"
         settings.add_text_reservation(overrides.recipe, reason, cure, is_open=True)
+    if _LAST_IN_BF16 in precisions().get(_precision_key(overrides.texts) or "", ()):
+        settings.add_reservation(_PRECISION, "some layers then have products of 16 bits")
     if args.text("micro_batch_size") is None:
         reason = "it is not said: the recipe has it"
         settings.add_text_reservation("train.micro_batch_size", reason, "write it as an override")

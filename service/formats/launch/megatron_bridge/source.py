@@ -7,6 +7,7 @@ A *recipe* is a function that returns a whole configuration, which a launch over
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,12 +35,14 @@ _NEMO = "nemo llm"
 _OPTIONS_OF_RUNS = ("num_gpus", "gpus_per_node", "compute_dtype")
 _RECIPE_OPTIONS = (
     "recipe", "model_name", "model_family_name", "model_recipe_name", "m", "s", "model_size",
-    "factory", "f",
+    "factory", "f", "config_name",
 )  # fmt: skip
 _RECIPE = re.compile(
     r"(?P<model>\w+?)(?:_(?:pretrain|finetune|sft|peft|lora)\w*)?(?:\(.*\))?", re.ASCII
 )
 """The name of a recipe, which begins with that of its model, and may be called like a function."""
+_COUNT_OF_RECIPE = re.compile(r"\b(num_nodes|num_gpus_per_node)=(\d{1,6})\b", re.ASCII)
+"""The arguments by which a recipe of NeMo 2 gets its ranks, where it is called."""
 _JOINED_VERSION = re.compile(r"^(llama|qwen)(\d)(\d)(?=_)", re.ASCII)
 _PEFT_OPTIONS = ("peft_scheme", "peft", "peft._target_")
 """Options, and a key of YAML, that name what makes adapters."""
@@ -61,9 +64,12 @@ class Overrides:
     def model(self) -> str | None:
         """Returns the catalogue's name for the model of the recipe: "llama-3-8b" for "recipe
         llama3_8b_pretrain_config". None where the catalogue has no such model."""
+        words = (self.recipe or "").split()
+        values = dict(zip(words[::2], words[1::2], strict=False))
+        # The name of a recipe has that of its family in it.
+        name = values.get("model_recipe_name")
         # The values alone, each of which stands behind its option: "m llama3 s 8b" -> "llama3_8b".
-        values = re.findall(r"\S+", self.recipe or "")[1::2]
-        match = _RECIPE.fullmatch("_".join(values))
+        match = _RECIPE.fullmatch("_".join(values.values()) if name is None else name)
         if match is None:
             return None
         # The catalogue has a period in versions: "llama31_8b" -> "llama3.1_8b".
@@ -154,9 +160,12 @@ def _overrides_of(pairs: Iterable[tuple[str, str]]) -> Overrides:
                 overrides.settings.put(field_name, _typed_value(field_name, value))
         elif name in _RECIPE_OPTIONS:
             # Several options may name it together: "m llama3 s 8b".
-            overrides.recipe = f"{overrides.recipe or ''} {name} {text}".strip()
+            call = text.replace(" ", "")  # llama3_8b(num_nodes=4, num_gpus_per_node=8)
+            overrides.recipe = f"{overrides.recipe or ''} {name} {call}".strip()
         elif "." in name or name == "mixed_precision":
             overrides.settings.put(name, _typed_value(name, text))
+            if "." in option and option != name:  # NeMo's name for it
+                overrides.settings.written[name] = f"{option}={text}"
         elif name in _OPTIONS_OF_RUNS:
             run_options[name] = text
         elif not _is_of_no_account(name):
@@ -228,6 +237,9 @@ def _apply_run_options(overrides: Overrides, options: Mapping[str, str]) -> None
     NeMo's trainer. Raises Invalid for an unknown compute_dtype."""
     if options.get("num_gpus", "").isdecimal():
         overrides.num_ranks = int(options["num_gpus"])
+    counts = dict(_COUNT_OF_RECIPE.findall(overrides.recipe or ""))
+    if len(counts) == 2:
+        overrides.num_ranks = math.prod(map(int, counts.values()))
     # Fields of NeMo's trainer. They are read here, and must not be listed as settings that are not.
     nodes = overrides.settings.given.pop("trainer.num_nodes", None)
     devices = overrides.settings.given.pop("trainer.devices", None)

@@ -284,9 +284,22 @@ def test_an_optimizer_without_words_is_named(
     assert refused.value.field == field
 
 
+def test_lion_is_written_and_read_again() -> None:
+    job = job_of(problem_of("megatron", optimizer="lion"), dp_shard=16, zero_stage=1)
+    assert megatron_writer.write(job).settings["--optimizer"] == "lion"
+    require_same(job, read_again("megatron", job))
+
+
 @pytest.mark.parametrize(
     ("changes", "model", "workload", "knobs", "field"),
     [
+        (
+            {},
+            "llama-3-8b",
+            {"optimizer": "lion"},
+            {"dp_shard": 16, "zero_stage": 3},
+            "layout.zero_stage",
+        ),
         (
             {},
             "llama-3-8b",
@@ -526,6 +539,12 @@ def test_uneven_splits_are_read_layer_by_layer(arguments: str, chunks: list[int]
         ("--fp16", "--bf16", "excludes --fp16"),
         ("--batch-size 8", "--batch-size", "outdated"),
         ("--cp-comm-type a2a+p2p", "--cp-comm-type", "hierarchical"),
+        ("--rotary-base 1e6", "--rotary-base", "must be a whole number"),
+        ("--normalization rmsnorm", "--normalization", "must be one of LayerNorm, RMSNorm"),
+        ("--lr-warmup-iters 2k", "--lr-warmup-iters", "must be a whole number"),
+        ("--profile-ranks 0 all", "--profile-ranks", "must be a whole number"),
+        ("--train-iters 10 --train-samples 80", "--train-samples", "goes without --train-iters"),
+        ("--train-samples 80 --lr-decay-iters 9", "--lr-decay-iters", "use --lr-decay-samples"),
     ],
 )
 def test_reasons_to_stop_are_listed(arguments: str, setting: str, rule: str) -> None:
@@ -631,7 +650,7 @@ def test_a_wrong_value_is_named_with_its_flag(arguments: str, value: str, rule: 
 def test_what_is_not_read_is_listed_and_what_does_not_matter_is_ignored() -> None:
     reading = megatron_reader.read(
         LLAMA + "--lr 3e-4 --data-path $DATA --tensorboard-dir logs --hidden-dropout 0.0"
-        " --attention-dropout 0.1 --fp32-residual-connection --tensor-model-paralel-size 4 --foo"
+        " --attention-dropout 0.0 --fp32-residual-connection --tensor-model-paralel-size 4 --foo"
     )
     assert [one.setting for one in reading.reservations] == ["--fp32-residual-connection", "--foo"]
     (misspelt,) = reading.stops
@@ -816,22 +835,142 @@ def test_flags_of_forks_that_say_the_same_are_read() -> None:
     assert reading.reservations == ()
 
 
-def test_a_file_of_arguments_is_read_in_place_of_the_flags() -> None:
-    text = "torchrun --nproc_per_node 8 pretrain_gpt.py --yaml-cfg conf.yaml"
-    document = (
-        "language_model: {num_layers: 2, hidden_size: 64, num_attention_heads: 4}\n"
-        "model_parallel: {tensor_model_parallel_size: 2}\n"
-        "micro_batch_size: 3\nvocab_size: 512\n"
+def test_megatron_deepspeed_is_its_own_stack_with_its_own_rules() -> None:
+    """It splits 70 layers over 12 stages, and recomputes by flags that Megatron-Core lacks."""
+    shape = "--num-layers 70 --hidden-size 64 --num-attention-heads 4 --vocab-size 512"
+    launcher = "torchrun --nnodes 12 --nproc-per-node 8 pretrain_gpt.py"
+    degrees = (
+        "--micro-batch-size 1 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 12"
     )
-    reading = megatron_reader.read(text, files=LaunchFiles({"conf.yaml": document}))
-    assert (reading.num_devices, reading.reservations, reading.stops) == (8, (), ())
-    assert (reading.layout["tp"], reading.layout["micro_batch"]) == (2, 3)
-    with pytest.raises(Invalid, match="launch.files"):
-        megatron_reader.read(text)
+    flags = f"{shape} {degrees} --num-expert 8 --checkpoint-activations"
+    reading = megatron_reader.read(f"{launcher} {flags} --deepspeed --zero-stage 1")
+    assert reading.stops == ()
+    assert reading.stack["name"] == "megatron-deepspeed"
+    assert (reading.layout["balanced"], reading.layout["recompute"]) == (True, "full")
+    assert "--num-expert 8" in [one.setting for one in reading.reservations]
+    assert reading.layout["etp"] == 1
+    assert any("Megatron-DeepSpeed" in sentence for sentence in reading.assumed)
+    experts = (
+        f"{launcher} {shape} {degrees} --num-experts 4 --use-flash-attn --deepspeed --zero-stage 1"
+    )
+    sparse = megatron_reader.read(experts)
+    assert (sparse.layout["etp"], sparse.stack["attention_kernel"]) == (1, "flash2")
+    plain = f"{launcher} {shape} --micro-batch-size 1 --recompute-activations --deepspeed"
+    sharded = megatron_reader.read(f"{plain} --zero-stage 3").stack
+    assert sharded["zero_stages"] == [0, 1, 3]
+    assert sharded["recompute"] == ["none", "full", "selective"]
+    of_core = megatron_reader.read(f"{launcher} {flags}").stops
+    assert {"--checkpoint-activations", "--num-expert"} <= {stop.setting for stop in of_core}
 
 
-def test_a_file_of_deepspeed_is_not_asked_for() -> None:
-    shape = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1"
-    reading = megatron_reader.read(f"{shape} --deepspeed --zero-stage 1 --deepspeed_config ds.json")
-    (reservation,) = reading.reservations
-    assert "launch.files" not in reservation.cure
+def test_files_that_flags_name_are_read_where_they_were_sent() -> None:
+    command = "torchrun --nproc-per-node 8 pretrain_gpt.py"
+    shape = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 512"
+    fork = f"{command} {shape} --micro-batch-size 1 --deepspeed --deepspeed_config=ds.json"
+    (unsent,) = megatron_reader.read(fork).reservations
+    assert "ds.json was not sent" in unsent.reason
+    document = """{"train_batch_size": 8, "bf16": {"enabled": true}, "wall_clock_breakdown": false,
+        "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}"""
+    reading = megatron_reader.read(fork, files=LaunchFiles(texts={"ds.json": document}))
+    assert reading.layout["zero_stage"] == 2
+    (unread,) = reading.reservations
+    assert unread.setting == "zero_optimization.offload_optimizer.device = cpu"
+
+    yaml = f"{command} --yaml-cfg conf.yaml"
+    with pytest.raises(Invalid, match="conf.yaml.*not sent"):
+        megatron_reader.read(yaml)
+    settings = """language_model: {num_layers: 2, hidden_size: 64, num_attention_heads: 4}
+model_parallel: {tensor_model_parallel_size: 2}
+micro_batch_size: 2
+vocab_size: 512
+"""
+    reading = megatron_reader.read(yaml, files=LaunchFiles(texts={"conf.yaml": settings}))
+    assert (reading.num_devices, reading.layout["tp"], reading.layout["micro_batch"]) == (8, 2, 2)
+    assert reading.model is not None
+    assert reading.model["num_layers"] == 2
+
+
+def test_tensor_parallelism_before_blackwell_has_one_hardware_queue() -> None:
+    text = f"{LLAMA} --tensor-model-parallel-size 2"
+    (stop,) = megatron_reader.read(f"CUDA_DEVICE_MAX_CONNECTIONS=8 {text}").stops
+    assert (stop.setting, stop.value, stop.not_on) == (
+        "CUDA_DEVICE_MAX_CONNECTIONS", "8", ("blackwell", "rubin")
+    )  # fmt: skip
+    for start in ("", "CUDA_DEVICE_MAX_CONNECTIONS=1 ", "CUDA_DEVICE_MAX_CONNECTIONS=$N "):
+        assert megatron_reader.read(f"{start}{text}").stops == ()
+    assert megatron_reader.read(f"CUDA_DEVICE_MAX_CONNECTIONS=8 {LLAMA}").stops == ()
+
+
+@pytest.mark.parametrize(
+    ("batch", "group", "refusal", "reserved"),
+    [
+        (16, None, None, False),
+        (16, 4, None, False),
+        (16, 2, "must be from the 4 stages of the pipeline to the 16 micro-batches", False),
+        (16, 1000, "must be from the 4 stages of the pipeline to the 16 micro-batches", False),
+        (14, None, "of 4 leaves 2 of the 14 micro-batches of a rank in the last group", False),
+        (14, 6, "of 6 leaves 2 of the 14 micro-batches of a rank in the last group", False),
+        (14, 5, None, False),
+        (16, 16, None, True),
+    ],
+)
+def test_groups_of_micro_batches_are_those_that_the_schedule_takes(
+    batch: int, group: int | None, refusal: str | None, reserved: bool
+) -> None:
+    flag = "--microbatch-group-size-per-virtual-pipeline-stage"
+    given = "" if group is None else f"{flag} {group}"
+    reading = megatron_reader.read(
+        f"torchrun --nproc-per-node 4 pretrain_gpt.py {LLAMA} --global-batch-size {batch}"
+        f" --pipeline-model-parallel-size 4 {VIRTUAL} 2 {given}"
+    )
+    rules = [stop.rule for stop in reading.stops if stop.setting == flag]
+    assert len(rules) == (refusal is not None)
+    assert all((refusal or "") in rule for rule in rules)
+    settings = [one.setting for one in reading.reservations]
+    assert settings == ([f"{flag} {group}"] if reserved else [])
+    assert flag not in " ".join(reading.ignored)
+
+
+def test_gradients_of_fp16_have_the_bytes_of_parameters_unless_told_otherwise() -> None:
+    """Only --bf16 accumulates them in fp32 by itself."""
+    fp16 = LLAMA.replace("--bf16", "--fp16")
+    wide = "--accumulate-allreduce-grads-in-fp32"
+    texts = (fp16, f"{fp16} {wide}", LLAMA, f"{LLAMA} {wide}", f"{LLAMA} --grad-reduce-in-bf16")
+    read_bytes = [megatron_reader.read(text).stack["gradient_bytes"] for text in texts]
+    assert read_bytes == [2, 4, 4, 4, 2]
+    for bytes_ in (4, 2):
+        problem = problem_of("megatron", precision="fp16")
+        problem = replace(problem, stack=replace(problem.stack, gradient_bytes=bytes_))
+        configuration = megatron_writer.write(job_of(problem, dp_shard=16, zero_stage=1))
+        assert (wide in configuration.settings) == (bytes_ == 4)
+
+
+def test_a_value_of_no_account_that_another_fork_may_take_is_no_stop() -> None:
+    """Only with flags of Megatron-Core alone is it known whose parser reads the value."""
+    value = "--position-embedding-type alibi --train-iters $ITERATIONS --exit-signal SIGTERM"
+    (stop,) = megatron_reader.read(f"{LLAMA} {value}").stops
+    assert (stop.setting, stop.value) == ("--position-embedding-type", "alibi")
+    reading = megatron_reader.read(f"{LLAMA} {value} --embed-layernorm")
+    assert reading.stops == ()
+    assert "--position-embedding-type alibi" in [one.setting for one in reading.reservations]
+
+
+def test_dropout_is_predicted_as_0_and_its_default_is_told() -> None:
+    unset = megatron_reader.read(LLAMA)
+    assert [sentence.partition(" is ")[0] for sentence in unset.assumed] == [
+        "--attention-dropout = 0.0",
+        "--hidden-dropout = 0.0",
+    ]
+    off = megatron_reader.read(f"{LLAMA} --attention-dropout 0 --hidden-dropout 0.0")
+    assert (off.assumed, off.reservations) == ((), ())
+    on = megatron_reader.read(f"{LLAMA} --attention-dropout 0.1 --hidden-dropout 0.1")
+    assert [one.setting for one in on.reservations] == [
+        "--attention-dropout 0.1",
+        "--hidden-dropout 0.1",
+    ]
+
+
+def test_fields_of_a_request_have_the_flags_that_say_them() -> None:
+    reading = megatron_reader.read(f"{LLAMA} --fp8-format e4m3 --fp8-recipe mxfp8")
+    assert reading.settings_of_fields["model.num_key_value_heads"] == "--num-query-groups"
+    assert reading.settings_of_fields["workload.precision"] == "--fp8-recipe"

@@ -96,6 +96,9 @@ def test_what_is_left_to_a_recipe_is_not_known(recipe: str, left_out: str) -> No
         ("bf16_with_fp8_current_scaling_mixed", "fp8", False),
         ("bf16_with_mxfp8_mixed", "mxfp8", False),
         ("bf16_with_nvfp4_mixed", "nvfp4", False),
+        ("fp16_with_mxfp8_mixed", "mxfp8", False),
+        ("16", "fp16", None),
+        ("bf16", "bf16", None),
     ],
 )
 def test_mixed_precisions_have_names(name: str, precision: str, keeps: bool | None) -> None:
@@ -182,3 +185,55 @@ def test_parts_of_a_model_that_are_not_read_are_listed() -> None:
     assert "model.encoder" in encoder.cure
     packed = megatron_bridge_reader.read("-mb 1 dataset.enable_offline_packing=true")
     assert "attention then does not cross documents" in packed.reservations[0].reason
+
+
+def test_a_precision_with_layers_in_16_bits_is_half_read() -> None:
+    name = "nemotron_h_bf16_with_fp8_current_scaling_mixed"
+    reading = megatron_bridge_reader.read(f"mixed_precision={name} train.micro_batch_size=1")
+    assert reading.workload["precision"] == "fp8"
+    assert [one.setting for one in reading.reservations] == [f"mixed_precision = {name}"]
+
+
+def test_a_wrong_precision_is_called_as_it_was_written() -> None:
+    with pytest.raises(Invalid) as refused:
+        megatron_bridge_reader.read("trainer.precision=bf17 model.micro_batch_size=1")
+    assert refused.value.value == "trainer.precision=bf17"
+
+
+def test_yaml_of_nemo_1_says_its_model() -> None:
+    text = """name: megatron_llama
+trainer:
+  devices: 8
+  num_nodes: 2
+  precision: bf16
+model:
+  mcore_gpt: true
+  micro_batch_size: 1
+  num_layers: 32
+  hidden_size: 4096
+  num_attention_heads: 32
+  max_position_embeddings: 4096
+  bias: false
+  activation: fast-swiglu
+  optim:
+    name: distributed_fused_adam
+    lr: 1e-4
+"""
+    reading = megatron_bridge_reader.read(text)
+    assert reading.reservations == ()
+    assert (reading.num_devices, reading.workload["precision"]) == (16, "bf16")
+    assert reading.model is not None
+    assert reading.model["gated_mlp"]
+    assert not reading.model["attention_output_bias"]
+    (other,) = megatron_bridge_reader.read(text.replace("distributed_", "")).reservations
+    assert other.setting.startswith("model.optim.name")
+
+
+def test_a_recipe_of_nemo_2_that_is_called_says_its_ranks() -> None:
+    call = "'llama3_8b(num_nodes=4, num_gpus_per_node=8)'"
+    text = f"nemo llm pretrain --factory {call} -y data.micro_batch_size=1"
+    reading = megatron_bridge_reader.read(text)
+    assert (reading.model, reading.num_devices) == ({"name": "llama-3-8b"}, 32)
+    options = "--model_family_name llama --model_recipe_name llama3_8b --num_gpus 8 -mb 1"
+    launched = megatron_bridge_reader.read(f"python performance/setup_experiment.py {options}")
+    assert (launched.model, launched.num_devices) == ({"name": "llama-3-8b"}, 8)

@@ -5,8 +5,13 @@ import pytest
 from models.errors import Invalid
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.knob_settings import KNOB_SETTINGS
-from service.formats.launch.recognition import other_format
+from service.formats.launch.recognition import (
+    other_format,
+    program_without_training,
+    recognized,
+)
 from service.formats.launch.rendering import as_shell
+from service.formats.shell.files import NO_FILES
 from tests.launchers.jobs import random_jobs
 
 JOBS = 20
@@ -38,6 +43,16 @@ def test_a_text_of_another_format_is_told_by_its_settings(format_: str, own: str
         ("--training.seq_len 8192 --activation_checkpoint.mode full", "torchtitan"),
         ("  num_layers ...... 32\n  bf16 ....... True\n  hidden_size ... 4096", "megatron"),
         ("num_layers: 32\nmicro_batch_size: 2\nhidden_size: 4096", "megatron"),
+        (
+            "model:\n  tensor_model_parallel_size: 4\n  seq_length: 8192\n"
+            "train:\n  micro_batch_size: 1\n",
+            "megatron-bridge",
+        ),
+        (
+            "trainer:\n  precision: bf16\nmodel:\n  tensor_model_parallel_size: 4\n"
+            "  num_layers: 32\n  bias: false\n",
+            "megatron-bridge",
+        ),
         ('{"fsdp_config": {"fsdp_version": 2}, "mixed_precision": "bf16"}', "accelerate"),
         ("accelerate launch --use_fsdp --fsdp_version 2 train.py --bf16 true", "accelerate"),
     ],
@@ -46,6 +61,16 @@ def test_the_other_forms_of_a_text_are_told_too(text: str, own: str) -> None:
     other = "maxtext" if own == "accelerate" else "deepspeed"
     assert other_format(other, text) == own
     assert other_format(own, text) is None
+
+
+def test_a_launcher_of_trainings_is_one_whatever_its_name_says() -> None:
+    text = (
+        "python scripts/performance/setup_experiment.py -tp 2 -mb 1 --model_recipe_name llama3_8b"
+    )
+    found = recognized(text, NO_FILES)
+    assert found is not None
+    assert found.format == "megatron-bridge"
+    assert program_without_training(text, NO_FILES) is None
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_sparse_layers_are_where_the_frequency_puts_them(
         ("vocab_size", None), ("seq_length", None), ("global_batch_size", -1),
         ("micro_batch_size", None),
         ("tensor_model_parallel_size", 3), ("world_size", 63), ("swiglu", "maybe"),
-        ("optimizer", "lion"),
+        ("optimizer", "soap"),
         ("recompute_granularity", "some"), ("window_size", "wide"),
         ("num_distributed_optimizer_instances", 5),
         ("is_hybrid_model", True), ("hybrid_override_pattern", "M-M*X"),
