@@ -15,7 +15,7 @@ from models.prediction.prediction import Prediction, predict_layouts
 from models.spec.layout import Layouts
 from service.ask.oom_history import least_failed_gib, out_of_memory_runs
 from service.learning.explained_runs import ExplainedRun
-from service.learning.report_ingestion import require_believable
+from service.learning.report_limits import require_believable
 from service.resolve import measurements
 from service.runtime.deadline import Deadline
 from service.schemas.report import MeasuredSpeed
