@@ -334,6 +334,7 @@ _OFFERED: Mapping[str, Sequence[Any]] = {
     "unsearched_axes": ((), ("tp",), ("cp", "ep")),
     "unsearched_zero_stages": ((), (1, 2)),
     "sequence_parallel": ((False,), (True,), (True, False)),
+    "unsearched_sequence_parallel": ((), (False,)),
     "replicates_kv_heads": (False, True),
     "expert_tensor_parallel": (False, True),
     "expert_folding": ("all", "shard", "beside_tensor"),
