@@ -30,6 +30,8 @@ _CP_COMM_TYPES = {"ring": "p2p", "ulysses": "a2a", "allgather": "allgather"}
 _OFFLOADED_MODULES = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm")
 _FSDP_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 OPTIMIZERS = {"adamw": "adam", "adamw_bf16_moments": "adam", "muon": "muon", "sgd_momentum": "sgd"}
+_UNKNOWN_OPTIMIZERS = ("adafactor", "adamw_8bit")
+"""The optimizers that --optimizer does not offer (megatron/training/arguments.py)."""
 PRECISIONS: dict[str, dict[str, Any]] = {
     "fp32": {},
     "fp16": {"fp16": True},
@@ -69,10 +71,11 @@ def require_expressible(job: Job) -> None:
         raise Inexpressible("layout.torus_axes", list(layout.torus_axes), cure)
     if workload.precision not in PRECISIONS:
         cure = f"ask with one of {', '.join(PRECISIONS)}"
-        raise Inexpressible("workload.precision", workload.precision, cure)
+        raise Inexpressible("workload.precision", workload.precision, cure, is_refused=True)
     if workload.optimizer not in OPTIMIZERS:
         cure = f"ask with one of {', '.join(OPTIMIZERS)}"
-        raise Inexpressible("workload.optimizer", workload.optimizer, cure)
+        is_refused = workload.optimizer in _UNKNOWN_OPTIMIZERS
+        raise Inexpressible("workload.optimizer", workload.optimizer, cure, is_refused=is_refused)
     if workload.optimizer == "adamw_bf16_moments" and not layout.zero_stage:
         cure = "its moments are narrower in a distributed optimizer only; ask with zero_stage 1"
         raise Inexpressible("layout.zero_stage", 0, cure)
