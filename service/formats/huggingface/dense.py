@@ -82,7 +82,8 @@ def opt(cfg: Config) -> Config:
 def falcon(cfg: Config) -> Config:
     """Returns the config with one key-value head where it has multi-query attention, as Falcon
     7B does."""
-    one_head = cfg.flag("multi_query") and not cfg.flag("new_decoder_architecture")
+    # The new decoder, that of 40B and 180B, does not read multi_query.
+    one_head = not cfg.flag("new_decoder_architecture") and cfg.flag("multi_query")
     return cfg.with_value("num_kv_heads", 1) if one_head else cfg
 
 

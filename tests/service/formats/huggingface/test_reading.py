@@ -291,6 +291,12 @@ CLASS_DEFAULTS_REFUSED = {
 }
 
 
+def test_the_new_decoder_of_falcon_does_not_read_multi_query() -> None:
+    assert FALCON["new_decoder_architecture"]
+    without = {key: value for key, value in FALCON.items() if key != "multi_query"}
+    assert read(without) == read(FALCON)
+
+
 @pytest.mark.parametrize("model_type", CLASS_DEFAULTS)
 def test_a_text_tower_has_the_sizes_of_its_class_where_it_writes_none(model_type: str) -> None:
     config = {"model_type": "wrapper", "text_config": {"model_type": model_type}}
@@ -381,7 +387,8 @@ REQUIRED = [
     ),
     (MAVERICK, "attention_chunk_size interleave_moe_layer_step intermediate_size_mlp"),
     (GPT_OSS, "num_local_experts num_experts_per_tok"),
-    (FALCON, "multi_query new_decoder_architecture bias"),
+    (FALCON | {"new_decoder_architecture": False}, "multi_query"),
+    (FALCON, "new_decoder_architecture bias"),
     (DBRX, "attn_config ffn_config d_model"),
 ]
 
