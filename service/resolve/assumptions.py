@@ -202,6 +202,8 @@ def _workload_defaults_assumptions(workload: WorkloadFields) -> Iterator[str]:
         for name in type(lora).model_fields:
             if name not in lora.model_fields_set:
                 yield f"workload.lora.{name} is {_listed(getattr(lora, name))}"
+    if workload.trained and workload.trained.layers is None:
+        yield "workload.trained.layers is all layers; [] trains none of them"
 
 
 def _listed(value: object) -> str:
