@@ -33,6 +33,8 @@ _BEFORE_HARDWARE = re.compile(
 )
 """Words that stand before the name of hardware: vendors and their brands, as drivers and node
 labels print them, and the words of Azure and SageMaker for a machine."""
+_BESIDE_LETTERS = re.compile(r"(?<!\d)-|-(?!\d)")
+"""Hyphens that part no two numbers, between which they tell A100-40GB from A10040."""
 
 
 def chip(name: str) -> Chip:
@@ -317,16 +319,18 @@ def _normalise_name(name: str) -> str:
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
-def _without_vendor_words(name: str) -> str:
-    """Return a name of hardware without the words that vendors, drivers and clouds put before it:
-    h200 for NVIDIA H200, p5.48xlarge for ml.p5.48xlarge."""
-    return _BEFORE_HARDWARE.sub("", _normalise_name(name))
+def _plain_hardware_name(name: str) -> str:
+    """Return a name of hardware without the words that vendors, drivers and clouds put before it,
+    and without hyphens but between numbers: h200 for NVIDIA H-200, p5.48xlarge for
+    ml.p5.48xlarge."""
+    return _BESIDE_LETTERS.sub("", _BEFORE_HARDWARE.sub("", _normalise_name(name)))
 
 
 def _hardware_named(name: str, index: Mapping[str, T]) -> T | None:
     """Return the hardware with this name or alias, whatever words vendors, drivers and clouds put
-    before it ("NVIDIA H200" finds h200). Return None where no hardware has the name."""
-    return _named(name, index) or _first_alike(name, index, _without_vendor_words)
+    before it ("NVIDIA H200" finds h200), and wherever letters and numbers are parted ("Gaudi 3").
+    Return None where no hardware has the name."""
+    return _named(name, index) or _first_alike(name, index, _plain_hardware_name)
 
 
 def _find(
