@@ -35,6 +35,9 @@ _BEFORE_HARDWARE = re.compile(
 labels print them, and the words of Azure and SageMaker for a machine."""
 _BESIDE_LETTERS = re.compile(r"(?<!\d)-|-(?!\d)")
 """Hyphens that part no two numbers, between which they tell A100-40GB from A10040."""
+_TUNED = re.compile(r"-(?:instruct|chat|base|it|hf)$")
+"""Words behind the name of a model for weights of the same shape, from another training or in
+another file."""
 
 
 def chip(name: str) -> Chip:
@@ -56,7 +59,7 @@ def stack(name: str) -> Stack:
 
 
 def architecture(name: str) -> Architecture:
-    return _find("architecture", name, architectures(), _named)
+    return _find("architecture", name, architectures(), _architecture_named)
 
 
 def architecture_shape(name: str) -> dict[str, Any]:
@@ -331,6 +334,18 @@ def _hardware_named(name: str, index: Mapping[str, T]) -> T | None:
     before it ("NVIDIA H200" finds h200), and wherever letters and numbers are parted ("Gaudi 3").
     Return None where no hardware has the name."""
     return _named(name, index) or _first_alike(name, index, _plain_hardware_name)
+
+
+def _base_name(name: str) -> str:
+    """Return a model's name without a word for its training: qwen/qwen3-8b for
+    Qwen/Qwen3-8B-Base."""
+    return _TUNED.sub("", _normalise_name(name))
+
+
+def _architecture_named(name: str, index: Mapping[str, T]) -> T | None:
+    """Return the model with this name or alias, or with one that differs in the word for its
+    training. Return None where no model has the name."""
+    return _named(name, index) or _first_alike(name, index, _base_name)
 
 
 def _find(
