@@ -146,6 +146,12 @@ class Infeasible(DomainError):
         """Return a copy of this error that says more at its end."""
         return self._saying(f"{self.detail}; {detail}", enough_chips, self.blamed)
 
+    def with_cure(self, cure: str) -> Infeasible:
+        """Return a copy of this error that says at its end, and at that of every value that it
+        blames, what to ask instead."""
+        blamed = [Invalid(one.field, one.value, f"{one.rule}; {cure}") for one in self.blamed]
+        return self._saying(f"{self.detail}; {cure}", self.enough_chips, blamed)
+
     def with_preface(self, preface: str) -> Infeasible:
         """Return a copy of this error with words put before its message, and before the message of
         every value that it blames."""

@@ -3,6 +3,7 @@ value and the rule."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -34,8 +35,7 @@ _READ_AS_WHOLE = ("arguments", "log")
 """Members that hold a text or a document of another program. An error about a part of it shows that
 part, and not the whole."""
 _MAX_PRINTED_BITS = 128  # an integer of more bits is not printed in full
-
-
+_IN_THOUSANDS = re.compile(r"(\d{1,6})\s*([kKmM])", re.ASCII)
 _MISSPELT = 0.85
 """Least similarity, of 1, at which an unknown name is taken for a known one misspelt."""
 _OF_MANY = ("id", "name", "version")
@@ -104,10 +104,22 @@ def violation_of_pydantic(
     rule = _RULES.get(item["type"], item["msg"].removeprefix("Value error, "))
     if item["type"] == "extra_forbidden":
         rule += _hints(form, location, root)
+    if item["type"] in ("int_type", "int_parsing"):
+        rule += _written_out(value)
     # The field takes a name or an object, and pydantic's own message tells only of the name.
     if item["type"] == "string_type" and location and location[-1] == f"{TAG_PREFIX}name":
         rule = "must be a name or an object"
     return FieldViolation([*root, *location], value, rule, in_body=in_body)
+
+
+def _written_out(value: object) -> str:
+    """Returns the whole numbers that a text such as "128k" may stand for, as the end of a rule;
+    empty for other values."""
+    match = _IN_THOUSANDS.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return ""
+    number, power = int(match[1]), "km".index(match[2].lower()) + 1
+    return f"; written out, {value} is {number * 1000**power} or {number * 1024**power}"
 
 
 def _hints(form: Any, location: Sequence[str | int], root: Sequence[str | int]) -> str:

@@ -176,7 +176,8 @@ def _search_fewer(
         fewer = next(promising_spaces(space, factorizations), None)
         if fewer is None:
             raise error
-        raise error.with_detail(f"{fewer.problem.cluster.num_chips} of the chips have one")
+        count = fewer.problem.cluster.num_chips
+        raise error.with_cure(f"{count} of the chips have one: ask with num_chips {count}")
     rule, message = rule_to_blame(problem)
     tried = spaces_to_try(space, factorizations, _MAX_TRIED)
     best, failure, tried_all = fastest_space(

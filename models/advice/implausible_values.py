@@ -13,6 +13,8 @@ _MOST_TOKENS = 2**28
 batch has (Kimi K2, arXiv 2507.20534: 67 million tokens)."""
 _FEWEST_TOKENS = 1e5  # a training of fewer tokens is given in billions or trillions
 _LONGEST_STEP_S = 3600.0  # a training of many thousands of steps has no time for longer ones
+_FASTEST_NETWORK_GB_S = 300.0
+"""The network of a chip that raises no question: that of MI455X, which has the fastest known."""
 _ROUND_LENGTH = 1024  # people choose lengths that are multiples of it
 _LEAST_POWER = 256  # people choose lengths that are powers of two from here on
 
@@ -32,6 +34,7 @@ def implausible_values(
         *_length_beside_a_round_one(problem),
         *_micro_batches_that_do_not_divide(problem, micro_batches),
         *_graphs_of_no_experts(problem),
+        *_network_in_bits(problem),
     ]
 
 
@@ -103,6 +106,17 @@ def _graphs_of_no_experts(problem: Problem) -> Iterator[str]:
             f"check stack.moe_graphs = {graphs}: it is of sparse models, and"
             f" {problem.architecture.name} is dense; stack.launch = graph was probably meant"
         )
+
+
+def _network_in_bits(problem: Problem) -> Iterator[str]:
+    """Yield a sentence if the network is so fast that it was probably given in bits."""
+    for dim in problem.cluster.dims:
+        if dim.scale == "out" and dim.gb_s > _FASTEST_NETWORK_GB_S:
+            yield (
+                f"check the {dim.gb_s:g} GB/s of each chip's network ({dim.name}): the fastest"
+                f" known has {_FASTEST_NETWORK_GB_S:g}; {dim.gb_s:g} Gb/s are {dim.gb_s / 8:g} GB/s"
+            )
+            return
 
 
 def _micro_batches_that_do_not_divide(

@@ -77,7 +77,21 @@ def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]
         defaults["schedule"] = _first_allowed_schedule(problem, layout, (layout.schedule, "afab"))
     if "torus_axes" not in given:
         defaults["torus_axes"] = torus_axes_covering_dims(problem, layout)
-    return replace(layout, **{knob: value for knob, value in defaults.items() if knob not in given})
+    settled = {knob: value for knob, value in defaults.items() if knob not in given}
+    return _without_idle_settings(problem, replace(layout, **settled))
+
+
+def _without_idle_settings(problem: Problem, layout: Layout) -> Layout:
+    """Return the layout without settings that change nothing: sequence parallelism with tp 1, and a
+    number of layers to recompute that is no less than the layers of a chunk, which is written 0."""
+    layers = problem.architecture.num_layers
+    # The longest chunk of an uneven split is not known here.
+    chunk = layers if layout.balanced else layers // (layout.pp * layout.virtual_stages)
+    return replace(
+        layout,
+        sequence_parallel=layout.sequence_parallel and layout.tp > 1,
+        recompute_layers=0 if layout.recompute_layers >= chunk else layout.recompute_layers,
+    )
 
 
 def _pipeline_defaults(problem: Problem, layout: Layout, given: Collection[str]) -> dict[str, Any]:

@@ -96,7 +96,10 @@ def limits_over(problem: Problem, layout: Layout) -> dict[str, int]:
 
 def _sequence_parallel_offered(problem: Problem, layouts: Layouts) -> Array:
     """`sequence_parallel` goes with `tp` above 1, and is on or off as the stack has it."""
-    with_tp = is_one_of(layouts.sequence_parallel, problem.stack.sequence_parallel)
+    # Choices that the stack has and no search tries pass here: sequence_parallel_searched refuses
+    # them.
+    offered = (*problem.stack.sequence_parallel, *problem.stack.unsearched_sequence_parallel)
+    with_tp = is_one_of(layouts.sequence_parallel, offered)
     return np.where(layouts.tp > 1, with_tp, ~layouts.sequence_parallel)
 
 
@@ -108,6 +111,24 @@ def _sp_message(problem: Problem, layout: Layout) -> str:
     can_say_otherwise = layout.tp > 1 and len(problem.stack.sequence_parallel) == 1
     cure = "; a build that has it on and off is stack.sequence_parallel = [true, false]"
     return rule + cure if can_say_otherwise else rule
+
+
+def _sequence_parallel_searched(problem: Problem, layouts: Layouts) -> Array:
+    """`sequence_parallel` is one of `stack.sequence_parallel`, also where the stack has the other
+    choice."""
+    # Choices that the stack lacks pass here: sequence_parallel_offered refuses them, as it does
+    # sequence parallelism without tensor parallelism.
+    stack = problem.stack
+    unsearched = set(stack.unsearched_sequence_parallel) - set(stack.sequence_parallel)
+    return (layouts.tp == 1) | ~is_one_of(layouts.sequence_parallel, unsearched)
+
+
+def _unsearched_sp_message(problem: Problem, layout: Layout) -> str:
+    searched = " or ".join(str(value).lower() for value in problem.stack.sequence_parallel)
+    return (
+        f"layouts are searched with stack.sequence_parallel {searched}; add"
+        f" {str(layout.sequence_parallel).lower()} to it"
+    )
 
 
 def _moe_needs_sequence_parallel(problem: Problem, layouts: Layouts) -> Array:
@@ -159,5 +180,11 @@ DEGREE_RULES = (
     Rule("layout", _degrees_searched, _searched_message, kind="search"),
     Rule("stack.moe_graphs", _graphs_have_static_experts, _graphs_message),
     Rule("layout.sequence_parallel", _sequence_parallel_offered, _sp_message),
+    Rule(
+        "layout.sequence_parallel",
+        _sequence_parallel_searched,
+        _unsearched_sp_message,
+        kind="search",
+    ),
     Rule("layout.sequence_parallel", _moe_needs_sequence_parallel, _moe_sp_message),
 )

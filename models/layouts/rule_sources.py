@@ -22,11 +22,20 @@ def rule_source(rule: Rule, stack: Stack) -> str:
     words say that there is no source."""
     if rule.kind == "search":
         return _OF_SEARCH.format(stack=stack.id)
-    stack_sources = [_sources().get(name, {}) for name in (stack.id, stack.like or stack.id)]
-    candidates = [sources.get(rule.name) for sources in (*stack_sources, _sources()[_OF_ALL])]
-    candidates += [sources.get(_OTHERWISE) for sources in stack_sources]
-    candidates.append(f"the features of stack {stack.id}: {stack.source}")
-    return next(filter(None, candidates))
+    candidates = [_sources().get(name, {}).get(rule.name) for name in (*_names(stack), _OF_ALL)]
+    return next(filter(None, candidates), None) or options_source(stack)
+
+
+def options_source(stack: Stack) -> str:
+    """Return the file with the options of a stack's framework in words, or else what the stack's
+    features were read from."""
+    candidates = [_sources().get(name, {}).get(_OTHERWISE) for name in _names(stack)]
+    return next(filter(None, candidates), f"the features of stack {stack.id}: {stack.source}")
+
+
+def _names(stack: Stack) -> tuple[str, str]:
+    """Return the id of the stack and that of the stack that it is like, or its own again."""
+    return stack.id, stack.like or stack.id
 
 
 @cache

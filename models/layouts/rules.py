@@ -60,6 +60,9 @@ def lift_search_limits(problem: Problem, layout: Layout) -> Problem:
         stack, stage = problem.stack, layout.zero_stage
         raised["zero_stages"] = (*stack.zero_stages, stage)
         raised["hybrid_stages"] = (*stack.hybrid_stages, stage)
+    if "sequence_parallel_searched" in broken:
+        searched = problem.stack.sequence_parallel
+        raised["sequence_parallel"] = (*searched, layout.sequence_parallel)
     return replace(problem, stack=replace(problem.stack, **raised))
 
 

@@ -61,6 +61,7 @@ _DEGREE_RULES = (
     "sequence_divides_over_tensor",
     "context_divides_heads",
     "sequence_parallel_offered",
+    "sequence_parallel_searched",
     "moe_needs_sequence_parallel",
     "tied_embedding_in_pipeline",
     "mtp_offered",

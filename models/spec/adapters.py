@@ -19,6 +19,7 @@ Target = Literal["attention", "mlp", "experts"]
 Module = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 BaseBits = Literal[2, 3, 4, 8, 16]
 MAX_RANK = 4096  # the largest that a request may have; trained adapters have tens or hundreds
+_OF_ATTENTION: tuple[Module, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
 _MODULES_OF_MIXERS: Mapping[str, tuple[Module, ...]] = {
     "q": ("q_proj",),
     "k": ("k_proj",),
@@ -59,6 +60,11 @@ class Lora:
         if not set(self.modules) <= set(get_args(Module)):
             rule = f"must be some of {', '.join(get_args(Module))}"
             raise Invalid("workload.lora.modules", list(self.modules), rule)
+        for module in self.modules:
+            groups = ("attention",) if module in _OF_ATTENTION else ("mlp", "experts")
+            if not set(groups) & set(self.targets):
+                rule = f"{module} is in none of targets: it is of {' or '.join(groups)}"
+                raise Invalid("workload.lora.modules", list(self.modules), rule)
         if self.base_bits not in get_args(BaseBits):
             *fewer, most = get_args(BaseBits)
             rule = f"must be {', '.join(map(str, fewer))} or {most}"

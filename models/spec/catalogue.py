@@ -33,6 +33,11 @@ _BEFORE_HARDWARE = re.compile(
 )
 """Words that stand before the name of hardware: vendors and their brands, as drivers and node
 labels print them, and the words of Azure and SageMaker for a machine."""
+_BESIDE_LETTERS = re.compile(r"(?<!\d)-|-(?!\d)")
+"""Hyphens that part no two numbers, between which they tell A100-40GB from A10040."""
+_TUNED = re.compile(r"-(?:instruct|chat|base|it|hf)$")
+"""Words behind the name of a model for weights of the same shape, from another training or in
+another file."""
 
 
 def chip(name: str) -> Chip:
@@ -54,7 +59,7 @@ def stack(name: str) -> Stack:
 
 
 def architecture(name: str) -> Architecture:
-    return _find("architecture", name, architectures(), _named)
+    return _find("architecture", name, architectures(), _architecture_named)
 
 
 def architecture_shape(name: str) -> dict[str, Any]:
@@ -317,16 +322,30 @@ def _normalise_name(name: str) -> str:
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
-def _without_vendor_words(name: str) -> str:
-    """Return a name of hardware without the words that vendors, drivers and clouds put before it:
-    h200 for NVIDIA H200, p5.48xlarge for ml.p5.48xlarge."""
-    return _BEFORE_HARDWARE.sub("", _normalise_name(name))
+def _plain_hardware_name(name: str) -> str:
+    """Return a name of hardware without the words that vendors, drivers and clouds put before it,
+    and without hyphens but between numbers: h200 for NVIDIA H-200, p5.48xlarge for
+    ml.p5.48xlarge."""
+    return _BESIDE_LETTERS.sub("", _BEFORE_HARDWARE.sub("", _normalise_name(name)))
 
 
 def _hardware_named(name: str, index: Mapping[str, T]) -> T | None:
     """Return the hardware with this name or alias, whatever words vendors, drivers and clouds put
-    before it ("NVIDIA H200" finds h200). Return None where no hardware has the name."""
-    return _named(name, index) or _first_alike(name, index, _without_vendor_words)
+    before it ("NVIDIA H200" finds h200), and wherever letters and numbers are parted ("Gaudi 3").
+    Return None where no hardware has the name."""
+    return _named(name, index) or _first_alike(name, index, _plain_hardware_name)
+
+
+def _base_name(name: str) -> str:
+    """Return a model's name without a word for its training: qwen/qwen3-8b for
+    Qwen/Qwen3-8B-Base."""
+    return _TUNED.sub("", _normalise_name(name))
+
+
+def _architecture_named(name: str, index: Mapping[str, T]) -> T | None:
+    """Return the model with this name or alias, or with one that differs in the word for its
+    training. Return None where no model has the name."""
+    return _named(name, index) or _first_alike(name, index, _base_name)
 
 
 def _find(

@@ -74,9 +74,13 @@ class Problem:
         if self.architecture.encoder:
             self._check_encoder(self.architecture.encoder)
         lora = self.workload.lora
-        if lora is not None and lora.modules and not self.adapter_parameters:
-            rule = f"must name a matrix of {', '.join(lora.targets)} that the model has"
-            raise Invalid("workload.lora.modules", list(lora.modules), rule)
+        if lora is not None and not self.adapter_parameters:
+            targets = ", ".join(lora.targets)
+            if lora.modules:
+                rule = f"must name a matrix of {targets} that the model has"
+                raise Invalid("workload.lora.modules", list(lora.modules), rule)
+            rule = f"trains nothing: the model has no matrices of {targets}"
+            raise Invalid("workload.lora.targets", list(lora.targets), rule)
 
     def _check_encoder(self, encoder: Encoder) -> None:
         """Raise Invalid where the encoder's tokens do not fit into a sequence, or where its

@@ -149,6 +149,9 @@ class Stack:
     sequence_parallel: tuple[bool, ...] = (False,)
     """The choices for norms and residuals with tp > 1: they are sharded over tp (True), they are
     not (False), or both are offered."""
+    unsearched_sequence_parallel: tuple[bool, ...] = ()
+    """The choices of `sequence_parallel` that it has and that are not searched. Layouts that state
+    them are predicted."""
     context: Literal["ring", "allgather", "ulysses"] = "ring"
     """The way in which attention under context parallelism reaches the other chunks of a
     sequence."""

@@ -16,7 +16,7 @@ from models.spec.workload import Workload
 def as_trained(architecture: Architecture, workload: Workload) -> Architecture:
     """Return the model as a workload trains it: with the head that the workload asks for, and with
     each layer marked by the gradients that backward computes in it (Layer.gradients). Raise Invalid
-    where the workload names layers and the model has none of them."""
+    where the workload names layers and the model has none of them, or where it trains nothing."""
     if workload.head == "score":
         architecture = replace(architecture, tie_word_embeddings=False, head_size=1)
     trained = workload.trained
@@ -30,6 +30,9 @@ def as_trained(architecture: Architecture, workload: Workload) -> Architecture:
     encoder = architecture.encoder
     if trains_embedding(architecture, workload) or (encoder and encoder.projector_trained):
         backward_ends_at = 0  # The embedding or projector lies before all layers.
+    elif not (chosen or trains_head(architecture, workload)):
+        rule = "trains nothing: name layers, the embedding or the head"
+        raise Invalid("workload.trained.layers", [], rule)
     layers = tuple(
         replace(layer, gradients=_gradients(number, chosen, backward_ends_at))
         for number, layer in enumerate(architecture.layers)

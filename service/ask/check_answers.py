@@ -18,7 +18,7 @@ from models.advice.layout_check import LayoutCheck
 from models.advice.layout_warnings import LayoutWarning
 from models.advice.rule_cures import BrokenRule, nearest_cures_in_words
 from models.advice.single_changes import SingleChange
-from models.layouts.rule_sources import rule_source
+from models.layouts.rule_sources import options_source, rule_source
 from models.layouts.rules import broken_rules
 from models.spec.constraints import SAFE_FIT_PROBABILITY
 from models.spec.layout import Layout
@@ -27,13 +27,14 @@ from models.spec.profile import Profile
 from service.ask.oom_history import least_failed_gib, oom_warnings
 from service.field_violations import echoed_value, truncate
 from service.formats.launch.formats import LaunchFormat
-from service.formats.launch.job import OwnName
+from service.formats.launch.job import Inexpressible, OwnName
 from service.formats.launch.knob_settings import KNOB_SETTINGS, alternatives_in_settings
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop
 from service.resolve.answer_basis import grounds
 from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
 from service.resolve.launch_changes import LaunchChanges
+from service.resolve.launch_jobs import inexpressible_value
 from service.resolve.launch_settings import written_settings
 from service.resolve.resolution import ResolvedQuestion
 from service.schemas.check import (
@@ -121,7 +122,11 @@ def check_answer(
     cluster = job.resolved.problem.cluster
     prediction = check.prediction
     shown = None if prediction is None else PredictedLayout.of(prediction, cluster)
+    unsaid = _value_without_setting(job, check)
     warnings = [*check.warnings, *_added_warnings(job, check, shown, failed)]
+    if unsaid is not None and not unsaid.is_refused:
+        message = f"{unsaid}. A script of your own has to see to it"
+        warnings.append(LayoutWarning(code="no_launch", numbers={}, message=message))
     # The grounds about a layout come from its prediction, which an illegal layout does not have.
     basis = grounds(
         job.question, job.resolved, job.profile, None if check.broken_rules else job.layout
@@ -135,6 +140,8 @@ def check_answer(
         switch.model_copy(update={"name": job.named(switch.name)}) for switch in basis["switches"]
     ]
     broken = _refusals(job, check)
+    if unsaid is not None and unsaid.is_refused:
+        broken.append(_unknown_value(job, unsaid))
     is_understood = not job.reservations
     if shown is not None:
         basis["assumptions"] += empty_chunk_assumptions(job.place, shown)
@@ -165,6 +172,28 @@ def check_answer(
         warnings=[*map(WarningAnswer.from_attributes, warnings)],
         launch_read=job.read,
         reservations=ReservationAnswer.first_of(job.reservations),
+    )
+
+
+def _value_without_setting(job: ResolvedCheck, check: LayoutCheck) -> Inexpressible | None:
+    """Returns the error for a value that the launch format of the stack has no setting for. Returns
+    None if there is none, if the job is a launch, which has been said, or if it is not legal."""
+    if job.read is not None or job.layout is None or check.broken_rules:
+        return None
+    return inexpressible_value(job.resolved.problem, job.layout, job.question)
+
+
+def _unknown_value(job: ResolvedCheck, unsaid: Inexpressible) -> BrokenRuleAnswer:
+    """Returns a value that the framework does not have, in the form of a broken rule."""
+    stack = job.resolved.problem.stack
+    return BrokenRuleAnswer(
+        name="framework_stops",
+        field=unsaid.field,
+        setting=None,
+        value=echoed_value(unsaid.value),
+        rule=truncate(f"stack {stack.id} has no {unsaid.value}", _MOST_RULE_CHARACTERS),
+        source=options_source(stack),
+        cure=truncate(unsaid.cure, _MOST_RULE_CHARACTERS),
     )
 
 

@@ -114,6 +114,14 @@ def _is_calibrated(profile: Profile, generation: str) -> bool:
     return any(term.runs or term.mean for term in terms)
 
 
+_BY_STACK = "the stack's own"
+_IDLE_KNOBS = {
+    "sequence_parallel": "with tp 1 it shards nothing",
+    "recompute_layers": "a chunk has no more layers than were given, and 0 is all of them",
+}
+"""Why a knob that the request gives does not keep its value (models.layouts.defaults)."""
+
+
 def layout_assumptions(
     name: str, given: LayoutFields, completed: LayoutFields, problem: Problem
 ) -> Iterator[str]:
@@ -123,7 +131,8 @@ def layout_assumptions(
     before, after = given.build(), completed.build()
     for knob in (field.name for field in fields(Layout)):
         if getattr(before, knob) != getattr(after, knob):
-            yield f"{name}.{knob} is {getattr(completed, knob)}: the stack's own"
+            idle = _IDLE_KNOBS.get(knob) if knob in given.knobs_given else None
+            yield f"{name}.{knob} is {getattr(completed, knob)}: {idle or _BY_STACK}"
     if completed.pp > 1 and "balanced" not in given.knobs_given and not completed.balanced:
         yield (
             f"{name}.balanced is False: as many layers on every stage, as the stack has it where"
@@ -193,6 +202,8 @@ def _workload_defaults_assumptions(workload: WorkloadFields) -> Iterator[str]:
         for name in type(lora).model_fields:
             if name not in lora.model_fields_set:
                 yield f"workload.lora.{name} is {_listed(getattr(lora, name))}"
+    if workload.trained and workload.trained.layers is None:
+        yield "workload.trained.layers is all layers; [] trains none of them"
 
 
 def _listed(value: object) -> str:

@@ -6,11 +6,12 @@ chips, clusters, architectures or stacks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from models.errors import UnknownName
 from models.spec import catalogue
 from models.spec.architecture import Architecture
 from models.spec.hardware import Chip, Fabric
@@ -39,6 +40,12 @@ _SHIPPED_VALUES: dict[Kind, Any] = {
     "clusters": catalogue.fabrics,
     "architectures": catalogue.architectures,
     "stacks": catalogue.stacks,
+}
+_FIND_SHIPPED: dict[Kind, Callable[[str], Any]] = {
+    "chips": catalogue.chip,
+    "clusters": catalogue.fabric,
+    "architectures": catalogue.architecture,
+    "stacks": catalogue.stack,
 }
 
 
@@ -77,10 +84,11 @@ class Catalog(UseCase):
             row = rows.registered_entries.named(kind, normalized_name(name))
             if row is not None:
                 return _registered_entry(rows, row).model_dump(mode="json")
-        for entry in _shipped_entries(kind).values():
-            if normalized_name(name) in map(normalized_name, (entry.name, *entry.aliases)):
-                return entry.model_dump(mode="json")
-        raise NotFound(f"entry among the {kind}", name)
+        try:
+            shipped = _entry_id(_FIND_SHIPPED[kind](name))
+        except UnknownName:
+            raise NotFound(f"entry among the {kind}", name) from None
+        return _shipped_entries(kind)[shipped].model_dump(mode="json")
 
     def register(self, kind: OwnKind, entry: Entry) -> SaveRows:
         """Returns the function that stores a new name, or a new version of a registered one. The

@@ -9,12 +9,17 @@ from service.nearest_names import words
 
 _VERSION = re.compile(r"v\d")
 """The version of a machine, as in Standard_ND96isr_H100_v5, though TPUs have such names too."""
+_MEMORY = re.compile(r"\b(\d{2,3})\s*gi?b?\b", re.ASCII)
+_SOCKET = re.compile(r"\bsxm\d\b", re.ASCII)
+_COUNT = re.compile(r"\d+x?|x\d+|gpus?|chips?|pod|slice", re.ASCII)
+"""Words that say how many chips a machine has, and not which."""
 
 
 def chip_named_in(name: str, chips: Mapping[str, str]) -> str | None:
     """Returns the chip whose name is part of this name of a machine, as h100 is of BM.GPU.H100.4;
     None where there is none. The longest such name counts, and of equally long ones the first.
-    `chips` has the chip of every known name."""
+    Its sister with the memory or the socket that the name states takes its place: a100-pcie-40gb
+    for A100 40GB PCIe. `chips` has the chip of every known name."""
     parts = words(name)
     by_words = {tuple(words(known)): chip for known, chip in chips.items()}
     # The longest part comes first, so that "a100 80gb" is found before "a100".
@@ -23,5 +28,32 @@ def chip_named_in(name: str, chips: Mapping[str, str]) -> str | None:
             part = tuple(parts[begin : begin + length])
             # A lone "v5" is the version of a machine, as in Standard_ND96isr_H100_v5, and no TPU.
             if part in by_words and not (length == 1 and _VERSION.fullmatch(part[0])):
-                return by_words[part]
+                return _sister_as_stated(name, by_words[part], chips)
     return None
+
+
+def is_name_of_chips(name: str, chip: str) -> bool:
+    """Returns True where a name says no more than the chip and a count: 8xH100, and not
+    BM.GPU.H100.4, whose chips may be linked in another way."""
+    own = words(chip)
+    return all(word in own or _COUNT.fullmatch(word) for word in _plain_words(name))
+
+
+def _sister_as_stated(name: str, chip: str, chips: Mapping[str, str]) -> str:
+    """Returns the chip of the same product as this one whose own name has most words of `name`:
+    products begin with the same word. Of several the one most like this chip is returned."""
+    stated, own = set(_plain_words(name)), words(chip)
+    sisters = {sister for sister in chips.values() if words(sister)[0] == own[0]}
+
+    def likeness(sister: str) -> tuple[int, int, int]:
+        sister_words = words(sister)
+        in_both = len(stated.intersection(sister_words))
+        return in_both, len(set(own).intersection(sister_words)), -len(sister_words)
+
+    return max(sorted(sisters), key=likeness)
+
+
+def _plain_words(name: str) -> list[str]:
+    """Returns the words of a name, with one spelling of memory and of sockets: 40G and 40 GiB are
+    40gb, and SXM5 is sxm."""
+    return words(_SOCKET.sub("sxm", _MEMORY.sub(r"\1gb", name.lower().replace("_", " "))))

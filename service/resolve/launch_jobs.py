@@ -127,24 +127,8 @@ def launch_configuration(
     """Returns the configuration that launches a layout of an answer. Every process gets the
     answer's id in its environment. Raises Invalid or Inexpressible if the format cannot express the
     model, the layout or the stack."""
-    model = question.model
-    config = model.root if isinstance(model, HuggingFaceConfig) else None
-    known_family = catalogue.families().get(problem.architecture.name)
-    job = Job.of(
-        problem,
-        layout,
-        family=known_family if config is None else huggingface.family(config),
-        # Facts that change neither time nor memory but that settings state, such as rope_theta.
-        details=NO_DETAILS if config is None else huggingface.details(config),
-        nodes=answer.nodes,
-    )
-    try:
-        configuration = format_.write(job)
-    except Inexpressible:  # it names the format already
-        raise
-    except Invalid as error:
-        refusal = Inexpressible(error.field, error.value, error.rule)
-        raise refusal.in_format(format_.name) from None
+    job = _job(problem, layout, question, answer.nodes)
+    configuration = _written(format_, job)
     unsaid = [_left_to_script(format_, unsaid_field) for unsaid_field in _unsaid(format_, job)]
     return replace(
         configuration,
@@ -156,6 +140,50 @@ def launch_configuration(
             *answer.notes(),
         ),
     )
+
+
+def inexpressible_value(
+    problem: Problem, layout: Layout, question: Question
+) -> Inexpressible | None:
+    """Returns the error for a value of a legal job that the launch format of its stack has no
+    setting for. Returns None where the format can say the whole job, or where there is none."""
+    format_ = format_of_stack(problem.stack.id)
+    if format_ is None:
+        return None
+    job = _job(problem, layout, question)
+    try:
+        _written(format_, job)
+        _unsaid(format_, job)
+    except Inexpressible as error:
+        return error
+    return None
+
+
+def _job(problem: Problem, layout: Layout, question: Question, nodes: tuple[str, ...] = ()) -> Job:
+    """Returns the job of a layout of an answer to a question."""
+    model = question.model
+    config = model.root if isinstance(model, HuggingFaceConfig) else None
+    known_family = catalogue.families().get(problem.architecture.name)
+    return Job.of(
+        problem,
+        layout,
+        family=known_family if config is None else huggingface.family(config),
+        # Facts that change neither time nor memory but that settings state, such as rope_theta.
+        details=NO_DETAILS if config is None else huggingface.details(config),
+        nodes=nodes,
+    )
+
+
+def _written(format_: LaunchFormat, job: Job) -> LaunchConfiguration:
+    """Returns the configuration that launches a job. Raises Inexpressible if the format has no
+    setting for a value of it."""
+    try:
+        return format_.write(job)
+    except Inexpressible:  # it names the format already
+        raise
+    except Invalid as error:
+        refusal = Inexpressible(error.field, error.value, error.rule)
+        raise refusal.in_format(format_.name) from None
 
 
 def _unsaid(format_: LaunchFormat, job: Job) -> list[UnsaidField]:

@@ -31,7 +31,7 @@ from service.json_pointers import prefix_errors, relocate_errors
 from service.nearest_names import misspelt, unknown_name
 from service.resolve.explicit_models import explicit_fields
 from service.resolve.given_prices import NO_PRICES, GivenPrices
-from service.resolve.hardware_names import chip_named_in
+from service.resolve.hardware_names import chip_named_in, is_name_of_chips
 from service.resolve.tpu_slices import expand_slice_name
 from service.schemas.architecture import HuggingFaceConfig, NamedModelFields, OwnModel, ShapeFields
 from service.schemas.catalog import Kind
@@ -473,7 +473,12 @@ def _unknown_hardware(kind: Kind, name: str, field: str, known: list[str]) -> Un
     if misspelt(name, known):
         return unknown_name(field, name, known, describe)
     if chip := chip_named_in(name, _chip_ids_by_name()):
-        hint = f"; if its chip is {chip}, give cluster.chip = {chip!r}{links}; else {describe}"
+        give = f"cluster.chip = {chip!r}{links}"
+        if kind == "clusters" and is_name_of_chips(name, chip):
+            give = f"cluster.preset = {chip!r} with num_chips"
+        elif kind == "clusters" and catalogue.chip(chip).fabric.torus:
+            give = f"cluster.chip = {chip!r} and its links in cluster.torus"
+        hint = f"; if its chip is {chip}, give {give}; else {describe}"
         return _with_hint(UnknownName(field, name, known), hint)
     if kind == "clusters":
         describe = f"give cluster.chip{links}; {describe}"

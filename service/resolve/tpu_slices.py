@@ -18,10 +18,10 @@ _COUNTED_PER_CHIP = {"v3": 2, "v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e"
 """TensorCores or chips that a chip counts for in the number that a slice's name has."""
 
 _COUNTED_NAME = re.compile(
-    rf"(?:tpu-?)?({'|'.join(_COUNTED_PER_CHIP)}|7x)-([1-9]\d{{0,6}})", re.ASCII
+    rf"(?:tpu[- ]?)?({'|'.join(_COUNTED_PER_CHIP)}|7x)-([1-9]\d{{0,6}})", re.ASCII
 )
 _SHAPED_NAME = re.compile(
-    r"(?:tpu-?)?(v\d[a-z]*|\d[a-z])-([1-9]\d{0,3}(?:x[1-9]\d{0,3}){1,2})", re.ASCII
+    r"(?:tpu[- ]?)?(v\d[a-z]*|\d[a-z])-([1-9]\d{0,3}(?:x[1-9]\d{0,3}){1,2})", re.ASCII
 )
 
 

@@ -76,6 +76,7 @@ class StackFields(Wire):
     """Vendors on whose chips fp8 goes with one micro-batch only outside a pipeline."""
     replicates_kv_heads: bool | None = None
     sequence_parallel: Annotated[list[bool], Field(min_length=1, max_length=2)] | None = None
+    unsearched_sequence_parallel: Annotated[list[bool], Field(max_length=2)] | None = None
     context: Literal["ring", "allgather", "ulysses"] | None = None
     expert_tensor_parallel: bool | None = None
     expert_folding: Literal["all", "shard", "beside_tensor"] | None = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -38,8 +38,14 @@ from models.spec.workload import (
 from service.schemas.wire import Wire
 
 
-def _lower(name: object) -> object:
-    return name.lower() if isinstance(name, str) else name
+def _lower_of(known: Collection[str]) -> BeforeValidator:
+    """Returns a validator that takes known names in capitals too. Others stay as they are written,
+    for the error."""
+
+    def lower(name: object) -> object:
+        return name.lower() if isinstance(name, str) and name.lower() in known else name
+
+    return BeforeValidator(lower)
 
 
 def sequences_in(tokens: int, seq_len: int) -> int:
@@ -123,11 +129,14 @@ class WorkloadFields(Wire):
         default=None, exclude=True
     )
     """The global batch in tokens, a multiple of `seq_len`. Answers have it in sequences."""
-    precision: Annotated[Precision, BeforeValidator(_lower)] = "bf16"
+    precision: Annotated[Precision, _lower_of(get_args(Precision))] = "bf16"
     """Upper or lower case."""
-    optimizer: Annotated[str, Field(max_length=60, json_schema_extra={"enum": [*OPTIMIZERS]})] = (
-        "adamw"
-    )
+    optimizer: Annotated[
+        str,
+        Field(max_length=60, json_schema_extra={"enum": [*OPTIMIZERS]}),
+        _lower_of(OPTIMIZERS),
+    ] = "adamw"
+    """Upper or lower case."""
     load_balancing: LoadBalancing = "none"
     """The load balancing of experts. "global_batch_loss" needs every forward before the first
     backward."""

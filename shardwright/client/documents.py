@@ -1114,6 +1114,7 @@ class StackFields(TypedDict):
     ]
     replicates_kv_heads: NotRequired[bool | None]
     sequence_parallel: NotRequired[list[bool] | None]
+    unsearched_sequence_parallel: NotRequired[list[bool] | None]
     context: NotRequired[Literal["ring", "allgather", "ulysses"] | None]
     expert_tensor_parallel: NotRequired[bool | None]
     expert_folding: NotRequired[Literal["all", "shard", "beside_tensor"] | None]

@@ -110,7 +110,11 @@ def random_hybrid(rng: np.random.Generator, chips: Sequence[int] = CHIPS) -> Pro
     workload = _fine_tuning(rng, problem.workload)
     if chance(rng, 0.4):
         model = replace(model, encoder=random_encoder(rng, model.hidden_size, workload))
-    return replace(problem, architecture=model, workload=workload)
+    try:
+        return replace(problem, architecture=model, workload=workload)
+    except Invalid:  # adapters of matrices that the model does not have
+        whole = replace(workload, lora=None)
+        return replace(problem, architecture=model, workload=whole)
 
 
 def random_encoder(rng: np.random.Generator, hidden: int, workload: Workload) -> Encoder:
@@ -169,7 +173,9 @@ def random_fine_tuning(rng: np.random.Generator, chips: Sequence[int] = CHIPS) -
         some = tuple(rng.integers(0, model.num_layers, 3).tolist())
         layers = pick(rng, ((), None, (-1,), (0,), some))
     if chance(rng, 0.7):
-        trained = Trained(layers=layers, embedding=chance(rng, 0.3), head=chance(rng, 0.5))
+        embedding, head = chance(rng, 0.3), chance(rng, 0.5)
+        trains_some = workload.lora or embedding or head or layers != ()
+        trained = Trained(layers=layers, embedding=embedding, head=head or not trains_some)
         workload = replace(workload, trained=trained)
     if chance(rng, 0.5):
         reference = Reference(forwards=pick(rng, (0.5, 1.0, 3.0)), own_weights=chance(rng, 0.5))
@@ -334,6 +340,7 @@ _OFFERED: Mapping[str, Sequence[Any]] = {
     "unsearched_axes": ((), ("tp",), ("cp", "ep")),
     "unsearched_zero_stages": ((), (1, 2)),
     "sequence_parallel": ((False,), (True,), (True, False)),
+    "unsearched_sequence_parallel": ((), (False,)),
     "replicates_kv_heads": (False, True),
     "exchanges_repeated_kv_heads": (False, True),
     "expert_tensor_parallel": (False, True),

@@ -53,6 +53,13 @@ def hyperclovax_norms(cfg: Config) -> Norms:
     return Norms(num=4 if cfg.flag("use_post_norm") else 2)
 
 
+def gpt2(cfg: Config) -> Config:
+    """Returns the config with one key-value head where the code beside the weights, that of
+    SantaCoder, has multi-query attention."""
+    is_multi_query = cfg.get("attention_head_type") == "multiquery"
+    return cfg.with_value("num_key_value_heads", 1) if is_multi_query else cfg
+
+
 def gpt_bigcode(cfg: Config) -> Config:
     """Returns the config with one key-value head, unless `multi_query` is false."""
     return cfg.with_value("num_key_value_heads", 1) if cfg.flag("multi_query") else cfg
@@ -82,7 +89,8 @@ def opt(cfg: Config) -> Config:
 def falcon(cfg: Config) -> Config:
     """Returns the config with one key-value head where it has multi-query attention, as Falcon
     7B does."""
-    one_head = cfg.flag("multi_query") and not cfg.flag("new_decoder_architecture")
+    # The new decoder, that of 40B and 180B, does not read multi_query.
+    one_head = not cfg.flag("new_decoder_architecture") and cfg.flag("multi_query")
     return cfg.with_value("num_kv_heads", 1) if one_head else cfg
 
 

@@ -22,6 +22,7 @@ from service.formats.huggingface.classes import class_defaults, defaults_without
 from service.formats.huggingface.config import Config, shown
 from service.formats.huggingface.data import data
 from service.formats.huggingface.families import FAMILIES
+from service.formats.huggingface.misspelt_keys import require_known_spelling
 from service.formats.huggingface.towers import Tower
 from service.nearest_names import unknown_name
 
@@ -67,6 +68,7 @@ def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
     config's own, else its model_type. Raises Invalid, UnknownName or Unsupported, naming the key
     at fault."""
     text = text_tower(config)
+    require_known_spelling(text)
     for key, missing in _NOT_A_DECODER.items():
         # Attention that is bidirectional among the tokens of an image leaves text causal.
         if text.get(key) != _ON_IMAGES_ALONE:

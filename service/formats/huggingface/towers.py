@@ -56,7 +56,29 @@ def side_of(cfg: Config, key: str) -> int:
 
 def patches_of(vision: Config) -> int:
     """Returns the number of patches in an image of the size for which the positions are made."""
-    return (side_of(vision, "image_size") // side_of(vision, "patch_size")) ** 2
+    num_patches = (side_of(vision, "image_size") // side_of(vision, "patch_size")) ** 2
+    if not num_patches:
+        raise vision.invalid("image_size", "must be at least patch_size")
+    return num_patches
+
+
+def merged_patches(vision: Config, tokens: int) -> int:
+    """Returns the number of patches that make a token where an image has `tokens` of them. Raises
+    Invalid where an image has fewer patches."""
+    num_patches = patches_of(vision)
+    if num_patches < tokens:
+        rule = f"makes {num_patches} patches of an image, fewer than its {tokens} tokens"
+        raise vision.invalid("patch_size", rule)
+    return num_patches // tokens
+
+
+def shuffled_patches(vision: Config, ratio: float) -> int:
+    """Returns the number of patches that make a token where sampling down by a ratio r makes one
+    token of 1/r x 1/r patches. Raises Invalid where an image has fewer patches."""
+    merged = round(ratio**-2)
+    if patches_of(vision) < merged:
+        raise vision.invalid("image_size", f"has fewer than the {merged} patches of a token")
+    return merged
 
 
 def equal_layers(
@@ -79,6 +101,8 @@ def equal_layers(
     Attention."""
     hidden = hidden or vision.size("hidden_size")
     num_heads = vision.size(heads)
+    if num_heads > hidden:
+        raise vision.invalid(heads, f"must be at most the hidden size, {hidden}")
     shape = {
         "num_attention_heads": num_heads,
         "num_key_value_heads": num_heads,

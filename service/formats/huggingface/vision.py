@@ -20,8 +20,10 @@ from service.formats.huggingface.data import data
 from service.formats.huggingface.towers import (
     Tower,
     equal_layers,
+    merged_patches,
     patches_of,
     projector_of,
+    shuffled_patches,
     side_of,
 )
 
@@ -163,7 +165,7 @@ def _gemma3(whole: Config, vision: Config, text_hidden: int) -> Tower:
     tokens = whole.size("mm_tokens_per_image", 256)
     return _siglip(
         vision,
-        merged=patches_of(vision) // tokens,
+        merged=merged_patches(vision, tokens),
         projector=projector_of(hidden, text_hidden, bias=False, norm=hidden),
         tokens=tokens,
     )
@@ -223,8 +225,7 @@ def _llama4(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the encoder of Llama 4. Its attention is within a tile of `image_size`, whose
     patches are merged by a pixel shuffle."""
     hidden = vision.size("hidden_size")
-    # Shuffling by a ratio r makes one token of 1/r x 1/r patches.
-    merged = round(vision.number("pixel_shuffle_ratio") ** -2)
+    merged = shuffled_patches(vision, vision.number("pixel_shuffle_ratio", most=1))
     adapted = vision.size("projector_input_dim")
     output = vision.size("projector_output_dim")
     # The MLP behind the shuffle. Merged patches are as wide as the MLPs of the layers.
@@ -286,8 +287,7 @@ def _internvl(whole: Config, vision: Config, text_hidden: int) -> Tower:
     """Returns the encoder of InternVL. `text_hidden` is the hidden size of the language model."""
     whole = whole.assuming(downsample_ratio=0.5)
     hidden = vision.size("hidden_size")
-    # Sampling down by a ratio r makes one token of 1/r x 1/r patches.
-    merged = round(whole.number("downsample_ratio") ** -2)
+    merged = shuffled_patches(vision, whole.number("downsample_ratio", most=1))
     rms = vision.word("norm_type") == "rms_norm"
     layers = equal_layers(
         vision,

@@ -92,7 +92,15 @@ class Job:
 
 class Inexpressible(Invalid):
     """A layout, a workload or a stack has a value that a framework has no setting for. Its rule is
-    the cure, what to ask for instead, until `in_format` says which format it is about."""
+    the cure, what to ask for instead, until `in_format` says which format it is about.
+
+    `is_refused` says that the framework itself has no such value. Otherwise only the settings that
+    are written here lack it, and a script of the caller's own may have it."""
+
+    def __init__(self, field: str, value: object, cure: str, *, is_refused: bool = False) -> None:
+        super().__init__(field, value, cure)
+        self.cure = cure
+        self.is_refused = is_refused
 
     def in_format(self, name: str) -> Self:
         """Says that the launch format `name` has no setting for the value, in place, and returns

@@ -55,6 +55,20 @@ def test_other_lengths_are_plausible(seq_len: int) -> None:
     assert implausible_values(with_workload(seq_len=seq_len), 1.0) == []
 
 
+def test_a_network_in_bits_is_told_in_bytes() -> None:
+    cluster = PLAIN.cluster
+    inner, outer = cluster.fabric.levels
+
+    def told(gb_s: float) -> list[str]:
+        levels = (inner, replace(outer, gb_s_per_chip=gb_s))
+        fabric = replace(cluster.fabric, levels=levels)
+        return implausible_values(replace(PLAIN, cluster=replace(cluster, fabric=fabric)), 1.0)
+
+    assert told(50.0) == []
+    (sentence,) = told(3200.0)
+    assert "3200 Gb/s are 400 GB/s" in sentence
+
+
 def test_a_budget_below_a_step_is_told_with_the_unit_that_was_meant() -> None:
     (told,) = implausible_values(with_workload(token_budget=15.0), 1.0)
     assert told.startswith("check workload.token_budget = 15: ")

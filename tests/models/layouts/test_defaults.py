@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+from typing import Any
+
 import pytest
 
 from models.errors import Invalid
@@ -45,6 +48,35 @@ def test_defaults_of_the_stack_leave_given_knobs_alone() -> None:
     )
     layout = Layout(dp_shard=16, zero_stage=0)
     assert with_stack_defaults(problem, layout, {"dp_shard", "zero_stage"}) == layout
+
+
+@pytest.mark.parametrize(
+    ("idle", "plain"),
+    [
+        # Megatron-LM warns of both and runs (arguments.py; core/recompute.py).
+        (Layout(dp_shard=16, zero_stage=1, sequence_parallel=True), {"sequence_parallel": False}),
+        (
+            Layout(dp_shard=16, zero_stage=1, recompute="full", recompute_layers=40),
+            {"recompute_layers": 0},
+        ),
+        (
+            Layout(pp=4, dp_shard=4, zero_stage=1, recompute="full", recompute_layers=8),
+            {"recompute_layers": 0},
+        ),
+        (Layout(dp_shard=16, zero_stage=1, recompute="full", recompute_layers=31), {}),
+    ],
+)
+def test_settings_that_change_nothing_are_left_out(idle: Layout, plain: dict[str, Any]) -> None:
+    problem = Problem(
+        architecture=catalogue.architecture("llama-3-8b"),
+        cluster=catalogue.cluster("h100", 16),
+        workload=Workload(seq_len=4096, global_batch=64),
+        stack=catalogue.stack("megatron"),
+    )
+    given = {field.name for field in fields(Layout)}
+    settled = with_stack_defaults(problem, idle, given)
+    assert settled == replace(idle, **plain)
+    require_legal(problem, settled)
 
 
 @pytest.mark.parametrize("stack", ["megatron", "torchtitan", "generic", "nanotron", "deepseek"])

@@ -537,9 +537,12 @@ _BEYOND_THE_SEARCH: list[tuple[str, str, int, dict[str, Any]]] = [
     ("llama-3-70b", "megatron", 64, {"dp_shard": 64, "zero_stage": 2}),
     ("llama-3-70b", "fsdp", 16, {"tp": 4, "dp_shard": 4, "zero_stage": 3, "recompute": "full"}),
     ("llama-3-70b", "deepspeed", 16, {"tp": 16, "zero_stage": 0}),
+    ("llama-3-70b", "megatron", 16, {"tp": 8, "dp_shard": 2, "zero_stage": 1}),
+    ("llama-3-70b", "torchtitan", 16, {"tp": 8, "dp_shard": 2, "zero_stage": 3}),
 ]  # fmt: skip
 """What frameworks run and searches leave out: 20 chunks of a layer on each stage of Megatron-Core,
-Megatron-FSDP's optim_grads, FSDP2 beside tensor parallelism, and AutoTP over two nodes."""
+Megatron-FSDP's optim_grads, FSDP2 beside tensor parallelism, AutoTP over two nodes, and tensor
+without sequence parallelism in Megatron-LM and torchtitan."""
 
 
 @pytest.mark.parametrize(("model", "stack", "chips", "knobs"), _BEYOND_THE_SEARCH)

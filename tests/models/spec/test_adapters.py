@@ -32,7 +32,6 @@ def test_named_modules_have_two_matrices_each() -> None:
     assert 32 * Lora(rank=16, modules=every).parameters(layer, 4096) == 41_943_040
     some = Lora(rank=8, modules=("q_proj", "v_proj"))
     assert 32 * some.parameters(layer, 4096) == 3_407_872
-    assert Lora(targets=("attention",), modules=("up_proj",)).parameters(layer, 4096) == 0
 
 
 @pytest.mark.parametrize(("name", "inputs"), [("llama-3-8b", 2), ("nemotron-4-15b", 1)])
@@ -53,6 +52,14 @@ def test_modules_that_the_model_does_not_have_are_refused() -> None:
     assert refused.value.field == "workload.lora.modules"
 
 
+def test_targets_that_the_model_does_not_have_are_refused() -> None:
+    question = problem("llama-3-8b", ("h100", 8), "trl", seq_len=4096, global_batch=64)
+    lora = Lora(targets=("experts",))
+    with pytest.raises(Invalid, match="has no matrices of experts") as refused:
+        replace(question, workload=replace(question.workload, lora=lora))
+    assert refused.value.field == "workload.lora.targets"
+
+
 def test_every_routed_expert_has_its_own() -> None:
     layer = catalogue.architecture("mixtral-8x7b").layers[0]
     each = 4 * ((4096 + 2 * 14336) + (14336 + 4096))
@@ -67,6 +74,8 @@ def test_every_routed_expert_has_its_own() -> None:
         ({"targets": ()}, "workload.lora.targets"),
         ({"targets": ("everything",)}, "workload.lora.targets"),
         ({"modules": ("qkv",)}, "workload.lora.modules"),
+        ({"targets": ("attention",), "modules": ("q_proj", "up_proj")}, "workload.lora.modules"),
+        ({"targets": ("mlp", "experts"), "modules": ("q_proj",)}, "workload.lora.modules"),
         ({"base_bits": 5}, "workload.lora.base_bits"),
     ],
 )

@@ -309,3 +309,22 @@ def test_an_unknown_name_is_refused_with_near_ones() -> None:
 @pytest.mark.parametrize(("name", "gib"), [("v5e", 15.75), ("v6e", 31.25)])
 def test_a_program_on_a_tpu_has_what_xla_leaves_it(name: str, gib: float) -> None:
     assert catalogue.chip(name).usable_memory_gib == gib
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3-8b"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b"),
+        ("Qwen/Qwen3-8B-Base", "qwen3-8b"),
+        ("qwen3-8b-base", "qwen3-8b"),
+    ],
+)
+def test_weights_of_another_training_have_the_shape_of_the_model(name: str, known: str) -> None:
+    assert catalogue.architecture(name).name == known
+
+
+@pytest.mark.parametrize("name", ["qwen3-9b-base", "qwen3-8b-long", "-instruct"])
+def test_another_model_stays_unknown(name: str) -> None:
+    with pytest.raises(UnknownName):
+        catalogue.architecture(name)

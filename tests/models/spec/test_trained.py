@@ -57,6 +57,12 @@ def test_layers_that_a_model_does_not_have_are_of_no_account() -> None:
         gradients(MODEL, Trained(layers=(32, 700)))
 
 
+def test_what_trains_nothing_is_refused() -> None:
+    with pytest.raises(Invalid, match="trains nothing") as refused:
+        gradients(MODEL, Trained(layers=()))
+    assert refused.value.field == "workload.trained.layers"
+
+
 def test_adapters_and_weights_of_one_layer_are_refused() -> None:
     assert workload(lora=Lora(), trained=Trained(layers=(), head=True)).trained
     with pytest.raises(Invalid, match=r"must be \[\]"):

@@ -148,6 +148,37 @@ def test_no_verdict_rests_on_settings_that_are_not_understood(shared_client) -> 
     assert answer["fits"]["enough"] == []
 
 
+@pytest.mark.parametrize(
+    ("stack", "field", "value"),
+    [
+        ("megatron", "optimizer", "adafactor"),
+        ("megatron", "optimizer", "adamw_8bit"),
+        ("megatron", "precision", "int8"),
+        ("torchtitan", "precision", "fp16"),
+    ],
+)
+def test_what_a_framework_does_not_have_stops_the_job(
+    shared_client, stack: str, field: str, value: str
+) -> None:
+    asked = changed({**QUESTION, "stack": stack}, f"workload.{field}", value)
+    answer = check(shared_client, {**asked, "layout": {"dp_shard": 64, "zero_stage": 3}})
+    assert answer["verdict"] == "illegal"
+    (rule,) = answer["broken_rules"]
+    assert (rule["name"], rule["field"]) == ("framework_stops", f"workload.{field}")
+    assert rule["value"] == value
+    assert value in rule["rule"]
+    assert rule["source"].endswith("whose options do not have it")
+    assert rule["cure"].startswith(("ask with one of", "its optimizers are"))
+
+
+def test_what_only_a_script_of_ones_own_can_say_is_no_plain_go(shared_client) -> None:
+    asked = changed({**QUESTION, "stack": "megatron"}, "workload.lora", {"rank": 16})
+    answer = check(shared_client, {**asked, "layout": {"dp_shard": 64}})
+    assert answer["verdict"] == "go_with_warnings"
+    warnings = {warning["code"]: warning["message"] for warning in answer["warnings"]}
+    assert "cannot be said in megatron" in warnings["no_launch"]
+
+
 def test_a_broken_rule_of_a_launch_is_in_its_words(shared_client) -> None:
     document = without(DEEPSPEED, "train_batch_size")
     document["tensor_parallel"] = {"autotp_size": 3}

@@ -1356,7 +1356,9 @@ def test_constraints_that_only_fewer_chips_can_meet_say_how_many(shared_client) 
         shared_client.post("/v1/recommendations", json=asked), "infeasible", "/constraints/tp"
     )
     assert "no legal layout of 50 chips has tp in [8]" in refused["detail"]
-    assert refused["detail"].endswith("48 of the chips have one")
+    cure = "48 of the chips have one: ask with num_chips 48"
+    assert refused["detail"].endswith(cure)
+    assert all(error["rule"].endswith(cure) for error in refused["errors"])
     assert (
         shared_client.post(
             "/v1/recommendations", json=changed(asked, "cluster.num_chips", 48)

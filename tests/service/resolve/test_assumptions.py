@@ -58,6 +58,10 @@ SAID = [
         {**SPARSE, "stack": {**LOOPED, "version": "0.17.1"}, "layout": SHARDED},
         "gathers every matrix of each by itself: deepspeed.utils.set_z3_leaf_modules has it",
     ),
+    (
+        on("h100", **SHARDED, sequence_parallel=True),
+        "layout.sequence_parallel is False: with tp 1 it shards nothing",
+    ),
     (on("trn2", **SHARDED, tp=4), "usable memory is nominal: all 96 GiB of the data sheet"),
     (
         on("mi250x", **SHARDED),

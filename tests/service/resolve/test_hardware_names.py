@@ -30,6 +30,12 @@ CHIPS = {name: chip.id for name, chip in catalogue.chips().items()}
         ("gh200-nvl4", "gh200-96gb"),
         ("h100-64gb-x4", "h100-sxm-64gb"),
         ("8x RTX 4090", "rtx-4090"),
+        ("a100-40g", "a100-sxm-40gb"),
+        ("dgx-a100-40gb", "a100-sxm-40gb"),
+        ("A100 40GB PCIe", "a100-pcie-40gb"),
+        ("H100 SXM5 96GB", "h100-sxm-96gb"),
+        ("H100 94GB", "h100-nvl-94gb"),
+        ("V100 PCIe 16 GB", "v100-pcie-16gb"),
         ("p3.2xlarge", None),
         ("P100", None),
         ("", None),
@@ -45,6 +51,10 @@ def test_the_chip_within_the_name_of_a_machine(name: str, chip: str | None) -> N
         ("P100", "unknown name of a chip or machine; the nearest known are a100, "),
         ("RTX-PRO-5000", "the explicit fields of its data sheet, or registered by POST"),
         ("BM.GPU.H100.4", "if its chip is h100-sxm-80gb, give cluster.chip = 'h100-sxm-80gb' and"),
+        ("8xH100", "give cluster.preset = 'h100-sxm-80gb' with num_chips;"),
+        ("gpu:h100:8", "give cluster.preset = 'h100-sxm-80gb' with num_chips;"),
+        ("gpu_8x_h100_sxm5", "give cluster.preset = 'h100-sxm-80gb' with num_chips;"),
+        ("own-tpu-v5p", "give cluster.chip = 'tpu-v5p' and its links in cluster.torus;"),
         ("dxg-h100", "did you mean dgx-h100?"),
     ],
 )
@@ -53,6 +63,28 @@ def test_the_refusal_says_how_to_describe_it(shared_client, preset: str, says: s
     refused = shared_client.post("/v1/recommendations", json=body)
     (error,) = assert_problem(refused, "unknown-name", "/cluster/preset")["errors"]
     assert says in error["rule"]
+
+
+@pytest.mark.parametrize(
+    ("name", "chip"),
+    [
+        ("Gaudi 3", "gaudi3"),
+        ("H 100", "h100-sxm-80gb"),
+        ("MI-300X", "mi300x"),
+        ("TPUv4", "tpu-v4"),
+        ("NVIDIA H100", "h100-sxm-80gb"),
+        ("A6000 Ada", "rtx-6000-ada"),
+    ],
+)
+def test_a_chip_is_known_in_any_spelling(shared_client, name: str, chip: str) -> None:
+    assert shared_client.get(f"/v1/catalog/chips/{name}").json()["name"] == chip
+    assert catalogue.chip(name).id == chip
+
+
+def test_a_slice_is_known_with_a_space_too(shared_client) -> None:
+    asked = {**QUESTION, "stack": "maxtext", "cluster": {"preset": "TPU v5p-256"}}
+    answer = shared_client.post("/v1/recommendations", json=asked)
+    assert answer.json()["request"]["cluster"]["num_chips"] == 128
 
 
 @pytest.mark.parametrize("preset", ["P100", "RTX-PRO-5000", "B310"])

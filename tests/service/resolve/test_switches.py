@@ -108,9 +108,9 @@ def test_context_parallelism_of_accelerate_is_predicted(shared_client) -> None:
     assert answer.is_success, answer.text
 
 
-def test_a_refusal_of_sequence_parallelism_says_how_to_have_it_off(shared_client) -> None:
-    layout = {"dp_shard": 32, "tp": 2, "sequence_parallel": False}
-    body = {**QUESTION, "stack": "megatron", "layout": layout}
+def test_a_refusal_of_sequence_parallelism_says_how_to_have_it(shared_client) -> None:
+    layout = {"dp_shard": 32, "tp": 2, "sequence_parallel": True, "zero_stage": 1}
+    body = {**QUESTION, "stack": "megatron-deepspeed", "layout": layout}
     assert "stack.sequence_parallel = [true, false]" in (
         shared_client.post("/v1/predictions", json=body).text
     )

@@ -61,3 +61,28 @@ def test_a_batch_in_tokens_is_a_whole_number(shared_client, value) -> None:
     workload = {**TOKENS, "global_batch_tokens": value, "global_batch": 128}
     response = shared_client.post("/v1/predictions", json=asked(workload))
     assert_problem(response, "invalid", "/workload/global_batch_tokens")
+
+
+def test_names_may_be_in_capitals(shared_client) -> None:
+    asked = changed(changed(QUESTION, "workload.optimizer", "AdamW"), "workload.precision", "BF16")
+    answer = shared_client.post("/v1/predictions", json={**asked, "layout": {"dp_shard": 64}})
+    workload = answer.json()["request"]["workload"]
+    assert (workload["optimizer"], workload["precision"]) == ("adamw", "bf16")
+
+
+def test_an_unknown_name_is_shown_as_it_was_written(shared_client) -> None:
+    asked = changed(QUESTION, "workload.precision", "TF32")
+    refused = shared_client.post("/v1/recommendations", json=asked)
+    (error,) = assert_problem(refused, "invalid", "/workload/precision")["errors"]
+    assert error["value"] == "TF32"
+
+
+@pytest.mark.parametrize(
+    ("value", "cure"),
+    [("128k", "128k is 128000 or 131072"), ("2M", "2M is 2000000 or 2097152"), ("many", None)],
+)
+def test_a_number_in_thousands_is_written_out(shared_client, value: str, cure: str | None) -> None:
+    asked = changed(QUESTION, "workload.seq_len", value)
+    refused = shared_client.post("/v1/recommendations", json=asked)
+    (error,) = assert_problem(refused, "invalid", "/workload/seq_len")["errors"]
+    assert error["rule"].endswith(cure or "integer")

@@ -33,6 +33,8 @@ OPTIMIZERS = {
     "adamw": "adam", "adamw_bf16_moments": "adam", "muon": "muon", "sgd_momentum": "sgd",
     "lion": "lion",
 }  # fmt: skip
+_UNKNOWN_OPTIMIZERS = ("adafactor", "adamw_8bit")
+"""The optimizers that --optimizer does not offer (megatron/training/arguments.py)."""
 PRECISIONS: dict[str, dict[str, Any]] = {
     "fp32": {},
     "fp16": {"fp16": True},
@@ -72,10 +74,11 @@ def require_expressible(job: Job) -> None:
         raise Inexpressible("layout.torus_axes", list(layout.torus_axes), cure)
     if workload.precision not in PRECISIONS:
         cure = f"ask with one of {', '.join(PRECISIONS)}"
-        raise Inexpressible("workload.precision", workload.precision, cure)
+        raise Inexpressible("workload.precision", workload.precision, cure, is_refused=True)
     if workload.optimizer not in OPTIMIZERS:
         cure = f"ask with one of {', '.join(OPTIMIZERS)}"
-        raise Inexpressible("workload.optimizer", workload.optimizer, cure)
+        is_refused = workload.optimizer in _UNKNOWN_OPTIMIZERS
+        raise Inexpressible("workload.optimizer", workload.optimizer, cure, is_refused=is_refused)
     if workload.optimizer == "adamw_bf16_moments" and not layout.zero_stage:
         cure = "its moments are narrower in a distributed optimizer only; ask with zero_stage 1"
         raise Inexpressible("layout.zero_stage", 0, cure)

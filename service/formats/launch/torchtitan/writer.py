@@ -122,10 +122,10 @@ def _require_expressible(job: Job) -> None:
         raise Inexpressible("layout.recompute_modules", list(layout.recompute_modules), cure)
     if workload.precision not in _PRECISIONS:
         cure = f"ask with one of {', '.join(_PRECISIONS)}"
-        raise Inexpressible("workload.precision", workload.precision, cure)
+        raise Inexpressible("workload.precision", workload.precision, cure, is_refused=True)
     if workload.optimizer not in (*IMPLEMENTATIONS, "muon"):
         cure = "its optimizers are Adam, AdamW and DistMuon; ask with adamw, or muon"
-        raise Inexpressible("workload.optimizer", workload.optimizer, cure)
+        raise Inexpressible("workload.optimizer", workload.optimizer, cure, is_refused=True)
 
 
 def _is_own_selective(job: Job) -> bool:

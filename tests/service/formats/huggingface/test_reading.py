@@ -291,6 +291,40 @@ CLASS_DEFAULTS_REFUSED = {
 }
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("num_key_value_head", "num_key_value_heads"),
+        ("num_kv_heads", "num_key_value_heads"),
+        ("n_kv_heads", "num_key_value_heads"),
+        ("tie_word_embedding", "tie_word_embeddings"),
+        ("head_dims", "head_dim"),
+    ],
+)
+def test_a_misspelt_key_is_refused_where_nothing_else_says_it(written: str, meant: str) -> None:
+    config = small() | {"num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": False}
+    error = refusal(without(config, meant) | {written: 1})
+    assert error.field == written
+    assert error.rule.endswith(f"did you mean {meant}?")
+    # Beside the key itself it is one of the many keys of a file that nothing reads.
+    assert read(config | {written: 1}) == read(config)
+    assert read(config | {written: None}) == read(config)
+
+
+def test_santacoder_shares_its_keys_and_values() -> None:
+    shape = {"n_embd": 2048, "n_head": 16, "n_inner": 8192, "n_layer": 24, "n_positions": 2048}
+    config = {"model_type": "gpt2", "vocab_size": 49280, **shape}
+    santacoder = read(config | {"attention_head_type": "multiquery"})
+    assert santacoder.layers[0].attention.num_key_value_heads == 1
+    assert read(config | {"attention_head_type": "multihead"}) == read(config)
+
+
+def test_the_new_decoder_of_falcon_does_not_read_multi_query() -> None:
+    assert FALCON["new_decoder_architecture"]
+    without = {key: value for key, value in FALCON.items() if key != "multi_query"}
+    assert read(without) == read(FALCON)
+
+
 @pytest.mark.parametrize("model_type", CLASS_DEFAULTS)
 def test_a_text_tower_has_the_sizes_of_its_class_where_it_writes_none(model_type: str) -> None:
     config = {"model_type": "wrapper", "text_config": {"model_type": model_type}}
@@ -381,7 +415,8 @@ REQUIRED = [
     ),
     (MAVERICK, "attention_chunk_size interleave_moe_layer_step intermediate_size_mlp"),
     (GPT_OSS, "num_local_experts num_experts_per_tok"),
-    (FALCON, "multi_query new_decoder_architecture bias"),
+    (FALCON | {"new_decoder_architecture": False}, "multi_query"),
+    (FALCON, "new_decoder_architecture bias"),
     (DBRX, "attn_config ffn_config d_model"),
 ]
 

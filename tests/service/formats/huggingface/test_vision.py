@@ -91,6 +91,25 @@ def test_an_encoder_that_is_not_known_is_refused() -> None:
         encoder_of(nested)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "sizes", "field"),
+    [
+        ("qwen2_5_vl", {"hidden_size": 3}, "num_heads"),
+        ("llava", {"hidden_size": 3}, "num_attention_heads"),
+        ("gemma3", {"image_size": 224, "patch_size": 100}, "patch_size"),
+        ("gemma3", {"image_size": 2}, "image_size"),
+        ("internvl", {"image_size": 8, "patch_size": 8}, "image_size"),
+        ("llama4", {"pixel_shuffle_ratio": 2.0}, "pixel_shuffle_ratio"),
+    ],
+)
+def test_sizes_that_leave_nothing_of_a_head_or_a_token_are_refused(
+    model_type: str, sizes: dict[str, Any], field: str
+) -> None:
+    config = config_of(model_type)
+    with pytest.raises(Invalid, match=rf"vision_config\.{field}"):
+        encoder_of({**config, "vision_config": {**config["vision_config"], **sizes}})
+
+
 def test_a_size_that_is_wrong_is_named() -> None:
     config = config_of("qwen3_vl")
     wrong = {**config, "vision_config": {**config["vision_config"], "depth": 0}}
