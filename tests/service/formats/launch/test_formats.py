@@ -18,6 +18,7 @@ from models.spec.profile import shipped_profile
 from models.spec.stack import Stack
 from service.formats.launch.formats import FORMATS, LaunchFormat
 from service.formats.launch.job import Inexpressible, Job
+from service.formats.launch.megatron.mixers import shared_indexers
 from service.formats.launch.recognition import other_format
 from tests.launchers.jobs import hybrids
 from tests.long import one_in
@@ -84,6 +85,10 @@ def _unwritable(stack: Stack, format_: LaunchFormat, count: int) -> list[str]:
                 workload = replace(workload, **_LONG)
             if rng.random() < 0.4:
                 problem = replace(problem, architecture=pick(rng, hybrids()))
+            # Megatron begins a chunk with a layer that has an indexer of its own, which the search
+            # does not know: `launch.error` of the answer says it.
+            if any(shared_indexers(problem.architecture)):
+                continue
             if problem.cluster.is_torus or stack.id == "maxtext":
                 problem = replace(problem, cluster=catalogue.cluster("h100", 64))
             problem = replace(problem, workload=workload)
