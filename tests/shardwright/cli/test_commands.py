@@ -316,6 +316,12 @@ def test_published_runs_are_listed_with_what_a_step_is(run: Any) -> None:
     assert "1024 x 8192 fp8" in found.stdout
 
 
+def test_published_runs_are_sought_by_a_number_of_chips_alone(run: Any) -> None:
+    found = run("evidence", "--chips", "64", "--json")
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["items"]
+
+
 @pytest.mark.long
 def test_a_command_answers_without_a_service(two_jobs: tuple[str, str]) -> None:
     # In a process of its own, whose logs it sets up.
