@@ -18,8 +18,8 @@ _COUNT = re.compile(r"\d+x?|x\d+|gpus?|chips?|pod|slice", re.ASCII)
 def chip_named_in(name: str, chips: Mapping[str, str]) -> str | None:
     """Returns the chip whose name is part of this name of a machine, as h100 is of BM.GPU.H100.4;
     None where there is none. The longest such name counts, and of equally long ones the first.
-    Its sister with the memory or the socket that the name states takes its place: a100-pcie-40gb
-    for A100 40GB PCIe. `chips` has the chip of every known name."""
+    Where the name states another memory or socket, the variant of that chip with it is returned:
+    a100-pcie-40gb for A100 40GB PCIe. `chips` has the chip of every known name."""
     parts = words(name)
     by_words = {tuple(words(known)): chip for known, chip in chips.items()}
     # The longest part comes first, so that "a100 80gb" is found before "a100".
@@ -28,7 +28,7 @@ def chip_named_in(name: str, chips: Mapping[str, str]) -> str | None:
             part = tuple(parts[begin : begin + length])
             # A lone "v5" is the version of a machine, as in Standard_ND96isr_H100_v5, and no TPU.
             if part in by_words and not (length == 1 and _VERSION.fullmatch(part[0])):
-                return _sister_as_stated(name, by_words[part], chips)
+                return _variant_as_stated(name, by_words[part], chips)
     return None
 
 
@@ -39,18 +39,18 @@ def is_name_of_chips(name: str, chip: str) -> bool:
     return all(word in own or _COUNT.fullmatch(word) for word in _plain_words(name))
 
 
-def _sister_as_stated(name: str, chip: str, chips: Mapping[str, str]) -> str:
-    """Returns the chip of the same product as this one whose own name has most words of `name`:
-    products begin with the same word. Of several the one most like this chip is returned."""
+def _variant_as_stated(name: str, chip: str, chips: Mapping[str, str]) -> str:
+    """Returns the variant of a chip whose id has most words of `name`, and of several such the one
+    whose id is most like the chip's. Ids of variants begin with the same word."""
     stated, own = set(_plain_words(name)), words(chip)
-    sisters = {sister for sister in chips.values() if words(sister)[0] == own[0]}
+    variants = {variant for variant in chips.values() if words(variant)[0] == own[0]}
 
-    def likeness(sister: str) -> tuple[int, int, int]:
-        sister_words = words(sister)
-        in_both = len(stated.intersection(sister_words))
-        return in_both, len(set(own).intersection(sister_words)), -len(sister_words)
+    def likeness(variant: str) -> tuple[int, int, int]:
+        variant_words = words(variant)
+        in_both = len(stated.intersection(variant_words))
+        return in_both, len(set(own).intersection(variant_words)), -len(variant_words)
 
-    return max(sorted(sisters), key=likeness)
+    return max(sorted(variants), key=likeness)
 
 
 def _plain_words(name: str) -> list[str]:

@@ -88,5 +88,5 @@ def _is_of_script(error: FieldError) -> bool:
     """Returns True for an error about what a script says, or leaves out. A value of another field
     was given by an option, and is no fault of the script."""
     if error.value is None:
-        return error.field != "cluster"  # no script names its chips: --on does
+        return error.field != "cluster"  # the chips are asked for by --on
     return error.field.startswith("launch.") and error.field != "launch.format"
