@@ -421,7 +421,7 @@ class Resolver:
     def _registered(self, kind: Kind, name: str) -> RegisteredEntryRow | None:
         """Returns the registered entry with this name, in its last version unless the name has one;
         None where there is none. The result is kept until an entry is registered."""
-        normalized = normalized_name(name)
+        normalized = catalogue.normalized_name(name)
         return self._rows.recall(
             (kind, normalized), lambda: self._rows.registered_entries.named(kind, normalized)
         )
@@ -451,11 +451,6 @@ class Resolver:
             return _unknown_hardware(kind, name, field, known)
         cure = _DESCRIBE_MODEL if kind == "architectures" else ""
         return unknown_name(field, name, known, cure)
-
-
-def normalized_name(name: str) -> str:
-    """Returns the spelling by which names are compared, such as "h100-sxm" for "H100 SXM"."""
-    return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
 def pinned_name(row: RegisteredEntryRow) -> str:

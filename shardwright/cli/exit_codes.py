@@ -28,7 +28,7 @@ class ExitCode(IntEnum):
     WARNINGS = 7
 
 
-def of_verdict(verdict: str, *, strict: bool = False) -> ExitCode:
+def of_verdict(verdict: str, *, strict: bool) -> ExitCode:
     """Returns the exit code of a check's verdict. A verdict that this client does not know counts
     as "cannot tell"."""
     codes = {
