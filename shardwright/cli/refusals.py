@@ -72,7 +72,7 @@ class Wording:
         needs_help = error.value is None or problem.type == _UNKNOWN_NAME
         if parameter is None or rest or not needs_help:
             return line
-        return f"{line} ({_label(parameter)}: {parameter.help.rstrip('.')})"
+        return f"{line} ({parameter.help.rstrip('.')})"
 
     def _parameter_of(self, field: str) -> tuple[Any, str]:
         """Returns the parameter that sets a field, or else the part of the request that the field

@@ -132,7 +132,7 @@ def test_a_script_of_an_answer_is_checked_as_the_answer_says(run: Any) -> None:
 def test_what_a_job_leaves_out_is_asked_for_by_its_option(run: Any, job: str) -> None:
     found = run("check", job)
     assert found.exit_code == 2
-    assert "--on: is required: a launch does not name its chips" in shown(found.stderr)
+    assert "--on: is required: the launch does not name its chips" in shown(found.stderr)
 
 
 def test_an_answer_for_people_has_the_verdict_first(run: Any, job: str) -> None:
