@@ -1,11 +1,15 @@
-"""The chip within an unknown name of a machine."""
+"""Unknown names of chips and machines: the chip that such a name contains, and what to give in its
+place."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from service.nearest_names import words
+from models.errors import UnknownName
+from models.spec import catalogue
+from service.nearest_names import misspelt, unknown_name, with_hint, words
+from service.schemas.catalog import Kind
 
 _VERSION = re.compile(r"v\d")
 """The version of a machine, as in Standard_ND96isr_H100_v5, though TPUs have such names too."""
@@ -13,6 +17,38 @@ _MEMORY = re.compile(r"\b(\d{2,3})\s*gi?b?\b", re.ASCII)
 _SOCKET = re.compile(r"\bsxm\d\b", re.ASCII)
 _COUNT = re.compile(r"\d+x?|x\d+|gpus?|chips?|pod|slice", re.ASCII)
 """Words that say how many chips a machine has, and not which."""
+
+
+def unknown_hardware(kind: Kind, name: str, field: str, known: list[str]) -> UnknownName:
+    """Returns the error for an unknown chip or machine: with names like it, or the known chip in
+    its name, or else how to describe it."""
+    describe = (
+        "the chip of a cluster may be the explicit fields of its data sheet, or registered by POST"
+        " /v1/catalog/chips"
+    )
+    links = " and its links in cluster.levels" if kind == "clusters" else ""
+    if misspelt(name, known):
+        return unknown_name(field, name, known, describe)
+    if chip := chip_named_in(name, _chip_ids_by_name()):
+        give = f"cluster.chip = {chip!r}{links}"
+        if kind == "clusters" and _is_name_of_chips(name, chip):
+            give = f"cluster.preset = {chip!r} with num_chips"
+        elif kind == "clusters" and catalogue.chip(chip).fabric.torus:
+            give = f"cluster.chip = {chip!r} and its links in cluster.torus"
+        hint = f"; if its chip is {chip}, give {give}; else {describe}"
+        return with_hint(UnknownName(field, name, known), hint)
+    if kind == "clusters":
+        describe = f"give cluster.chip{links}; {describe}"
+        return unknown_name(field, name, known, describe, what="a chip or machine")
+    return unknown_name(field, name, known, describe, what="a chip")
+
+
+def _chip_ids_by_name() -> dict[str, str]:
+    """Returns the chip's id by each shipped name of a chip or a fabric."""
+    chips_of_fabrics = {
+        name: catalogue.fabric_chip(fabric.id) for name, fabric in catalogue.fabrics().items()
+    }
+    return chips_of_fabrics | {name: chip.id for name, chip in catalogue.chips().items()}
 
 
 def chip_named_in(name: str, chips: Mapping[str, str]) -> str | None:
@@ -32,7 +68,7 @@ def chip_named_in(name: str, chips: Mapping[str, str]) -> str | None:
     return None
 
 
-def is_name_of_chips(name: str, chip: str) -> bool:
+def _is_name_of_chips(name: str, chip: str) -> bool:
     """Returns True where a name says no more than the chip and a count: 8xH100, and not
     BM.GPU.H100.4, whose chips may be linked in another way."""
     own = words(chip)
