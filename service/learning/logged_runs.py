@@ -309,7 +309,7 @@ def out_of_memory_words(trouble: LogTrouble) -> str | None:
             " loader, at what is offloaded, and at the memory that the job asks its scheduler for"
         )
     message = trouble.allocator
-    if cause is None or message is None:  # a cause without a message is one of the two above
+    if cause is None or message is None:  # other processes are known by its figures
         return None
     return (
         f"memory ran out because other processes held {message.others_gib:.1f} of"
