@@ -60,9 +60,14 @@ def unknown_name(
             hint += f"; the nearest known are {', '.join(error.near)}"
         if cure:
             hint += f"; {cure}"
+    return with_hint(error, hint)
+
+
+def with_hint(error: UnknownName, hint: str) -> UnknownName:
+    """Changes the message of an error to "unknown name" and a hint, and returns the error."""
     error.rule = f"unknown name{hint}"
     # The text of an exception is its arguments.
-    error.args = (f"{field} = {value!r}: {error.rule}",)
+    error.args = (f"{error.field} = {error.value!r}: {error.rule}",)
     return error
 
 

@@ -14,7 +14,7 @@ batch has (Kimi K2, arXiv 2507.20534: 67 million tokens)."""
 _FEWEST_TOKENS = 1e5  # a training of fewer tokens is given in billions or trillions
 _LONGEST_STEP_S = 3600.0  # a training of many thousands of steps has no time for longer ones
 _FASTEST_NETWORK_GB_S = 300.0
-"""The network of a chip that raises no question: that of MI455X, which has the fastest known."""
+"""The fastest network of a chip that is known, in GB/s: that of MI455X."""
 _ROUND_LENGTH = 1024  # people choose lengths that are multiples of it
 _LEAST_POWER = 256  # people choose lengths that are powers of two from here on
 

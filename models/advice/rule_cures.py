@@ -65,7 +65,7 @@ class BrokenRule:
     def cure(self) -> str:
         """Return the values that obey the rule, in words."""
         return nearest_cures_in_words(self.cures, _in_knobs) or (
-            "no other value of one knob obeys it: take those of the best layout"
+            "the values of the best layout: no other value of one knob obeys it"
         )
 
 
@@ -85,8 +85,8 @@ def _in_knobs(name: str, values: Sequence[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Another value of a knob, or of the global batch, and the rules that a layout breaks with
-    it."""
+    """Another value of a knob, or of the global batch, with the layout that has it and the rules
+    that this layout then breaks."""
 
     value: Any
     layout: Layout
@@ -101,8 +101,7 @@ come last."""
 def broken_rules_of(problem: Problem, layout: Layout | None) -> tuple[BrokenRule, ...]:
     """Return every rule that a layout breaks, with its cures; none where the layout is None,
     because it is not known."""
-    broken = [] if layout is None else broken_rules(problem, layout)
-    if layout is None or not broken:
+    if layout is None or not (broken := broken_rules(problem, layout)):
         return ()
     changes = {**_changes_of_knobs(problem, layout), **_changes_of_batch(problem, layout)}
     return tuple(_broken_rule(problem, layout, rule, broken, changes) for rule in broken)
@@ -113,8 +112,7 @@ def _broken_rule(
 ) -> BrokenRule:
     """Return a broken rule with the field to blame and all cures, those of that field first.
     `broken` are all rules that the layout breaks."""
-    field = rule.blamed_field(problem, layout)
-    is_of_batch = field == BATCH_FIELD
+    is_of_batch = rule.blamed_field(problem, layout) == BATCH_FIELD
     knob = rule.blamed_knob(problem, layout)
     blamed = BATCH if is_of_batch else knob
     obeying = {
@@ -134,9 +132,10 @@ def _broken_rule(
 
 
 def _cures(problem: Problem, changes: _Changes, broken: frozenset[Rule]) -> list[Cure]:
-    """Return the cures among changes that obey a rule: those that make the layout legal. Without
-    any, those that leave only rules broken that are already, since these have cures of their own;
-    and else those that are legal with another global batch."""
+    """Return the cures among `changes`, all of which obey the rule to cure: those that make the
+    layout legal. Where there are none, return those that break no rule beyond the `broken` ones,
+    since these have cures of their own. Where there are none either, return those that are legal
+    with another global batch."""
     return (
         [*_cures_where(problem, changes, lambda change: not change.broken)]
         or [*_cures_where(problem, changes, lambda change: change.broken < broken)]
@@ -169,6 +168,7 @@ def _cures_with_batch(problem: Problem, changes: _Changes) -> Iterator[Cure]:
             of_batch = zip(of_cure, broken, strict=True)
             legal[batch] = {change.value for change, rules in of_batch if not rules}
         values = set().union(*legal.values())
+        # Any of the batches has to do for each of the values.
         batches = [batch for batch, with_it in legal.items() if with_it == values]
         if values and batches:
             yield Cure(name, (*sorted(values),)[:_MOST_VALUES], note, _nearest(problem, batches))
@@ -184,8 +184,8 @@ def _changes_of_batch(problem: Problem, layout: Layout) -> _Changes:
         return {}
     changes = []
     for batch in _near_batches(problem, layout):
-        (broken,) = broken_by_each(_with_batch(problem, batch), [layout])
-        changes.append(_Change(batch, layout, broken))
+        broken = broken_rules(_with_batch(problem, batch), layout)
+        changes.append(_Change(batch, layout, frozenset(broken)))
     return {(BATCH, ""): changes}
 
 
@@ -228,7 +228,7 @@ def _changes_of_knobs(problem: Problem, layout: Layout) -> _Changes:
     broken_by_variant = broken_by_each(problem, [variant for _, variant in changed])
     changes: dict[tuple[str, str], list[_Change]] = {cure: [] for cure in variants}
     for (cure, variant), broken in zip(changed, broken_by_variant, strict=True):
-        changes[cure].append(_Change(getattr(variant, cure[0]), variant, broken))
+        changes[cure].append(_Change(getattr(variant, cure[0]), variant, frozenset(broken)))
     return changes
 
 

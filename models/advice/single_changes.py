@@ -16,7 +16,7 @@ from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.predictions import Predictions, predict
 from models.errors import Invalid
 from models.layouts.neighbours import KNOBS, Knob, neighbours
-from models.layouts.rules import first_broken
+from models.layouts.rules import broken_rules
 from models.spec.constraints import SAFE_FIT_PROBABILITY
 from models.spec.hardware import GIB
 from models.spec.layout import Layout, Layouts
@@ -199,7 +199,8 @@ def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[S
     """
     variants = neighbours(problem, layout)
     # The cost model is not meaningful for an illegal layout, which may have an impossible split.
-    base = _predict(problem, profile, [layout]) if _is_legal(problem, layout) else None
+    is_legal = not broken_rules(problem, layout)
+    base = _predict(problem, profile, [layout]) if is_legal else None
     given_outcome = None if base is None else _outcomes_of(base, profile)[0]
     outcomes_of_variants = outcomes(problem, profile, [variant for _, variant in variants])
     changes = [
@@ -241,7 +242,7 @@ def _switch_changes(
         before = getattr(problem.stack, switch.field)
         for setting in _other_settings(switch, before):
             switched = _with_setting(problem, switch, setting)
-            if switched is None or not _is_legal(switched, layout):
+            if switched is None or broken_rules(switched, layout):
                 continue
             # The switch itself leaves results alone, but its settings may come with others.
             if _brings_other_numerics(switched, layout, setting):
@@ -313,11 +314,7 @@ def whole_change(problem: Problem, profile: Profile, layout: Layout, other: Layo
 
 
 def outcome_if_legal(problem: Problem, profile: Profile, layout: Layout) -> Outcome | None:
-    return outcomes(problem, profile, [layout])[0] if _is_legal(problem, layout) else None
-
-
-def _is_legal(problem: Problem, layout: Layout) -> bool:
-    return bool(first_broken(problem, Layouts.of([layout]))[0] < 0)
+    return None if broken_rules(problem, layout) else outcomes(problem, profile, [layout])[0]
 
 
 def outcomes(problem: Problem, profile: Profile, layouts: Sequence[Layout]) -> list[Outcome]:

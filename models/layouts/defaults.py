@@ -59,8 +59,8 @@ def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]
         defaults["zero_stage"] = 3
     # FSDP2 keeps gathered parameters through a pipeline, since each micro-batch would gather them
     # anew (torchtitan config/configs.py, fsdp_reshard_after_forward "default").
-    is_gathered = defaults.get("zero_stage", layout.zero_stage) == 3
-    keeps_in_pipeline = stack.shards == "each" and is_gathered and layout.pp > 1
+    shards_parameters = defaults.get("zero_stage", layout.zero_stage) == 3
+    keeps_in_pipeline = stack.shards == "each" and shards_parameters and layout.pp > 1
     if stack.reshard == (False,) or (keeps_in_pipeline and False in stack.reshard):
         defaults["reshard"] = False
     if "recompute" not in given and not layout.recompute_layers:
@@ -82,10 +82,10 @@ def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]
 
 
 def _without_idle_settings(problem: Problem, layout: Layout) -> Layout:
-    """Return the layout without settings that change nothing: sequence parallelism with tp 1, and a
-    number of layers to recompute that is no less than the layers of a chunk, which is written 0."""
+    """Return the layout without settings that change nothing. Sequence parallelism is off where tp
+    is 1, and `recompute_layers` is 0, which stands for all, where a chunk has no more layers."""
     layers = problem.architecture.num_layers
-    # The longest chunk of an uneven split is not known here.
+    # The longest chunk of an uneven split is not known here, and has at most all layers.
     chunk = layers if layout.balanced else layers // (layout.pp * layout.virtual_stages)
     return replace(
         layout,

@@ -116,8 +116,8 @@ def _sp_message(problem: Problem, layout: Layout) -> str:
 def _sequence_parallel_searched(problem: Problem, layouts: Layouts) -> Array:
     """`sequence_parallel` is one of `stack.sequence_parallel`, also where the stack has the other
     choice."""
-    # Choices that the stack lacks pass here: sequence_parallel_offered refuses them, as it does
-    # sequence parallelism without tensor parallelism.
+    # Choices that the stack lacks, and sequence parallelism without tensor parallelism, pass here:
+    # sequence_parallel_offered refuses them.
     stack = problem.stack
     unsearched = set(stack.unsearched_sequence_parallel) - set(stack.sequence_parallel)
     return (layouts.tp == 1) | ~is_one_of(layouts.sequence_parallel, unsearched)

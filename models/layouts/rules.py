@@ -72,12 +72,11 @@ def first_broken(problem: Problem, layouts: Layouts) -> Array:
     return np.where(passes.all(axis=0), -1, passes.argmin(axis=0))  # argmin: the first false
 
 
-def broken_by_each(problem: Problem, layouts: Sequence[Layout]) -> list[frozenset[Rule]]:
-    """Return every rule that each of the layouts breaks."""
-    passes = _passes(problem, Layouts.of(layouts)) if layouts else np.empty((len(RULES), 0))
+def broken_by_each(problem: Problem, layouts: Sequence[Layout]) -> list[list[Rule]]:
+    """Return every rule that each of the layouts breaks, in the order of RULES."""
     return [
-        frozenset(rule for rule, is_obeyed in zip(RULES, column, strict=True) if not is_obeyed)
-        for column in passes.T.tolist()
+        [rule for rule, is_obeyed in zip(RULES, column, strict=True) if not is_obeyed]
+        for column in _passes(problem, Layouts.of(layouts)).T.tolist()
     ]
 
 
@@ -91,8 +90,8 @@ def _passes(problem: Problem, layouts: Layouts) -> Array:
 
 def broken_rules(problem: Problem, layout: Layout) -> list[Rule]:
     """Return every rule that a layout breaks, in the order of RULES."""
-    row = Layouts.of([layout])
-    return [rule for rule in RULES if not np.all(rule.test(problem, row))]
+    (broken,) = broken_by_each(problem, [layout])
+    return broken
 
 
 def require_legal(problem: Problem, layout: Layout) -> None:

@@ -63,7 +63,7 @@ class Lora:
         for module in self.modules:
             groups = ("attention",) if module in _OF_ATTENTION else ("mlp", "experts")
             if not set(groups) & set(self.targets):
-                rule = f"{module} is in none of targets: it is of {' or '.join(groups)}"
+                rule = f"{module} belongs to {' or '.join(groups)}, which targets does not have"
                 raise Invalid("workload.lora.modules", list(self.modules), rule)
         if self.base_bits not in get_args(BaseBits):
             *fewer, most = get_args(BaseBits)

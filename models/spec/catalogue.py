@@ -34,10 +34,10 @@ _BEFORE_HARDWARE = re.compile(
 """Words that stand before the name of hardware: vendors and their brands, as drivers and node
 labels print them, and the words of Azure and SageMaker for a machine."""
 _BESIDE_LETTERS = re.compile(r"(?<!\d)-|-(?!\d)")
-"""Hyphens that part no two numbers, between which they tell A100-40GB from A10040."""
+"""A hyphen, unless it is between two digits, where it keeps A100-40GB apart from A10040GB."""
 _TUNED = re.compile(r"-(?:instruct|chat|base|it|hf)$")
-"""Words behind the name of a model for weights of the same shape, from another training or in
-another file."""
+"""A word behind the name of a model that says how its weights were trained or stored: their shape
+is the same."""
 
 
 def chip(name: str) -> Chip:
@@ -317,21 +317,20 @@ def _by_name(file: str, build: Callable[[Mapping[str, Any]], T]) -> dict[str, T]
     return index
 
 
-def _normalise_name(name: str) -> str:
-    """Return a name in lower case with hyphens for spaces and underscores."""
+def normalized_name(name: str) -> str:
+    """Return the spelling by which names are compared, such as "h100-sxm" for "H100 SXM"."""
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
 def _plain_hardware_name(name: str) -> str:
     """Return a name of hardware without the words that vendors, drivers and clouds put before it,
-    and without hyphens but between numbers: h200 for NVIDIA H-200, p5.48xlarge for
-    ml.p5.48xlarge."""
-    return _BESIDE_LETTERS.sub("", _BEFORE_HARDWARE.sub("", _normalise_name(name)))
+    and without hyphens beside letters: h200 for NVIDIA H-200, p5.48xlarge for ml.p5.48xlarge."""
+    return _BESIDE_LETTERS.sub("", _BEFORE_HARDWARE.sub("", normalized_name(name)))
 
 
 def _hardware_named(name: str, index: Mapping[str, T]) -> T | None:
     """Return the hardware with this name or alias, whatever words vendors, drivers and clouds put
-    before it ("NVIDIA H200" finds h200), and wherever letters and numbers are parted ("Gaudi 3").
+    before it ("NVIDIA H200" finds h200), and with or without a gap beside a letter ("Gaudi 3").
     Return None where no hardware has the name."""
     return _named(name, index) or _first_alike(name, index, _plain_hardware_name)
 
@@ -339,7 +338,7 @@ def _hardware_named(name: str, index: Mapping[str, T]) -> T | None:
 def _base_name(name: str) -> str:
     """Return a model's name without a word for its training: qwen/qwen3-8b for
     Qwen/Qwen3-8B-Base."""
-    return _TUNED.sub("", _normalise_name(name))
+    return _TUNED.sub("", normalized_name(name))
 
 
 def _architecture_named(name: str, index: Mapping[str, T]) -> T | None:
@@ -365,7 +364,7 @@ def _find(
 def _named(name: str, index: Mapping[str, T]) -> T | None:
     """Return the value of a name in `index`, regardless of case and of spaces, underscores or
     hyphens; None where no value has the name."""
-    return index[name] if name in index else _first_alike(name, index, _normalise_name)
+    return index[name] if name in index else _first_alike(name, index, normalized_name)
 
 
 def _first_alike(name: str, index: Mapping[str, T], simplify: Callable[[str], str]) -> T | None:

@@ -109,10 +109,9 @@ class Stack:
     max_cp: int = 1
     max_ep: int = 1
     unsearched_axes: tuple[str, ...] = ()
-    """The axes that it has and that are not searched. Layouts that state them are predicted."""
+    """Axes that the stack has and no search tries. Layouts that state them are predicted."""
     unsearched_zero_stages: tuple[int, ...] = ()
-    """The ZeRO stages that it has and that are not searched. Layouts that state them are
-    predicted."""
+    """ZeRO stages that the stack has and no search tries. Layouts that state them are predicted."""
     experts_alone: bool = False
     """ZeRO 3 goes with expert parallelism only where there is no context parallelism (DeepSpeed
     engine.py, _validate_zero3_moe_compatibility)."""
@@ -150,7 +149,7 @@ class Stack:
     """The choices for norms and residuals with tp > 1: they are sharded over tp (True), they are
     not (False), or both are offered."""
     unsearched_sequence_parallel: tuple[bool, ...] = ()
-    """The choices of `sequence_parallel` that it has and that are not searched. Layouts that state
+    """Choices of `sequence_parallel` that the stack has and no search tries. Layouts that state
     them are predicted."""
     context: Literal["ring", "allgather", "ulysses"] = "ring"
     """The way in which attention under context parallelism reaches the other chunks of a

@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any
 
 from models.advice.layout_check import check_layout
-from service.ask.check_answers import ResolvedCheck, check_answer, expressible_in_format
+from service.ask.check_answers import check_answer, expressible_in_format
 from service.ask.check_size import shortened
 from service.ask.oom_history import least_failed_gib, out_of_memory_runs
+from service.ask.resolved_check import ResolvedCheck
 from service.formats.launch.formats import FORMATS, format_of_stack
 from service.formats.launch.job import Changes
 from service.resolve.held_nodes import cluster_of_held_nodes

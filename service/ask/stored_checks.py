@@ -9,10 +9,10 @@ from typing import Any
 
 from service.ask.answer_keys import Meaning
 from service.ask.answer_pages import names_used
-from service.ask.check_answers import ResolvedCheck
 from service.ask.check_size import shortened
 from service.ask.checks import Checks
 from service.ask.kept_answers import KeptAnswers, KeyedQuestion, save_answer
+from service.ask.resolved_check import ResolvedCheck
 from service.identifiers import new_id
 from service.runtime.deadline import no_client
 from service.runtime.idempotency import SaveRows

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from models.advice.layout_check import LayoutCheck, check_layout
 from models.advice.remedies import MemoryShown, Remedy, remedies
 from models.errors import Invalid
-from models.layouts.rules import first_broken
+from models.layouts.rules import broken_rules
 from models.prediction.prediction import Prediction, predict_layouts
-from models.spec.layout import Layouts
 from service.ask.oom_history import least_failed_gib, out_of_memory_runs
 from service.learning.explained_runs import ExplainedRun
 from service.learning.report_limits import require_believable
@@ -45,7 +44,7 @@ def examine(store: Store, run: ExplainedRun, deadline: Deadline) -> Examination:
     """Predicts the run as it was, checks its layout, and looks for what would be better."""
     problem = run.problem
     prediction = None
-    if first_broken(problem, Layouts.of([run.layout]))[0] < 0:  # -1: no rule is broken
+    if not broken_rules(problem, run.layout):
         (prediction,) = predict_layouts(problem, [run.layout], run.profile)
     speed = _measured_speed(run, prediction)
     memory_shown = run.memory_shown(prediction)

@@ -84,11 +84,9 @@ def _failure_sentence(kind: FailureKind, examination: Examination) -> str:
         return (
             f"it most likely ran out of memory, whatever its log says{quote}: {needs} ({largest})"
         )
-    # Of a run that trained some steps it is known that it fitted, whatever was predicted.
-    fitted = examination.memory_shown.outcome == "fitted"
-    fits = "trained some steps" if fitted else needs
-    if trouble and trouble.out_of_memory_cause:
-        words = out_of_memory_words(trouble.out_of_memory_cause, trouble.allocator)
+    # A run that trained some steps did fit, whatever was predicted.
+    fits = "trained some steps" if examination.memory_shown.outcome == "fitted" else needs
+    if trouble and (words := out_of_memory_words(trouble)):
         return f"{words}. The layout is legal, and {fits}"
     if not quote:
         return f"neither memory nor layout explains it: the layout is legal, and {fits}"

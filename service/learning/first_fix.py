@@ -98,7 +98,7 @@ def _fix_for_failure(
     remedies = examination.remedies
     trouble = examination.run.trouble
     if failure.kind == "not_of_the_layout" and trouble and trouble.out_of_memory_cause:
-        return f"{_capitalised(failure.summary)}."  # which begins with what to do
+        return f"{_capitalised(failure.summary)}."  # which says what to do
     if failure.kind == "not_of_the_layout":
         where = "the error itself" if failure.error_line else "the last lines of its log"
         words = f"Start with {where}: {failure.summary}."

@@ -22,8 +22,7 @@ from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from service.field_violations import violations_of
 from service.formats import logs
-from service.formats.logs.allocator_message import AllocatorMessage
-from service.formats.logs.contents import LogContents, OutOfMemoryCause
+from service.formats.logs.contents import LogContents, LogTrouble
 from service.formats.logs.lines import MAX_LINE_CHARACTERS
 from service.formats.megatron import arguments as megatron_arguments
 from service.learning.log_agreement import require_same_run
@@ -198,7 +197,8 @@ def _outcome_of_run(submission: LogSubmission, contents: LogContents) -> Outcome
             " a device is another: send crashed, or leave it out"
         )
         raise Invalid("outcome", stated, rule)
-    # Layouts are left out for a run out of memory, even if the request says that it was one.
+    # The outcome "out_of_memory" would leave the layout out of later answers, though it is not to
+    # blame: the request does not decide.
     if cause is not None:
         return "crashed" if stated in (None, "out_of_memory") else stated
     if not contents.ends_out_of_memory:
@@ -289,15 +289,15 @@ def _cut_line_notes(contents: LogContents) -> Iterator[str]:
 
 def _out_of_memory_notes(contents: LogContents) -> Iterator[str]:
     """Yields a note if memory ran out for a reason that says nothing of the layout."""
-    cause = contents.trouble.out_of_memory_cause
-    if cause is not None:
-        words = out_of_memory_words(cause, contents.trouble.allocator)
+    words = out_of_memory_words(contents.trouble)
+    if words is not None:
         yield f"{words}. It does not count as out of memory, so that no layout is left out for it"
 
 
-def out_of_memory_words(cause: OutOfMemoryCause, message: AllocatorMessage | None) -> str:
+def out_of_memory_words(trouble: LogTrouble) -> str | None:
     """Returns a sentence, without its full stop, on why memory ran out though the layout is not to
-    blame, and what to do. `message` is that of the allocator, if it printed one."""
+    blame, and what to do. None where it may be to blame, or where no memory ran out."""
+    cause = trouble.out_of_memory_cause
     if cause == "evaluation":
         return (
             "an evaluation ran out of memory, after steps of training that fitted: give it a"
@@ -308,10 +308,13 @@ def out_of_memory_words(cause: OutOfMemoryCause, message: AllocatorMessage | Non
             "the memory of a host was full, not that of a device: look at the workers of the data"
             " loader, at what is offloaded, and at the memory that the job asks its scheduler for"
         )
-    held = f"{message.others_gib:.1f} of {message.capacity_gib:.1f} GiB" if message else "much"
+    message = trouble.allocator
+    if cause is None or message is None:  # other processes are known by its figures
+        return None
     return (
-        f"memory ran out because other processes held {held} of the device, which says nothing of"
-        " the layout: end what is left of earlier runs, and start one rank a device"
+        f"memory ran out because other processes held {message.others_gib:.1f} of"
+        f" {message.capacity_gib:.1f} GiB of the device, which says nothing of the layout: end what"
+        " is left of earlier runs, and start one rank a device"
     )
 
 

@@ -28,7 +28,7 @@ from service.learning.withdrawals import (
     without_drift_digest,
 )
 from service.nearest_names import unknown_name
-from service.resolve.resolution import SHIPPED_NAMES, normalized_name
+from service.resolve.resolution import SHIPPED_NAMES
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.catalog import Kind
 from service.schemas.report import ReportForm
@@ -198,11 +198,11 @@ def _stored_name(rows: Rows, column: _Column, name: str) -> str:
     except UnknownName:
         # Earlier reports may name an entry that the catalogue has no longer.
         not_shipped = {*rows.registered_entries.names(kind), *rows.reports.names(column)}
-    for spelling in (name, normalized_name(name)):
+    for spelling in (name, catalogue.normalized_name(name)):
         if spelling in not_shipped:
             return spelling
     without_version = name.partition("@")[0]
-    if {without_version, normalized_name(without_version)} & not_shipped:
+    if {without_version, catalogue.normalized_name(without_version)} & not_shipped:
         rule = "takes a name without its version: reports are listed for all versions together"
         raise Invalid(column, name, rule)
     raise unknown_name(column, name, [*SHIPPED_NAMES[kind](), *not_shipped])

@@ -49,24 +49,11 @@ class ResidualAttribution:
         measured = f"{mfu_seconds / step_time_s:.1%}"
         low = f"{mfu_seconds / prediction.step_time_high_s:.1%}"
         high = f"{mfu_seconds / prediction.step_time_low_s:.1%}"
-        reasons = "; ".join(self._reasons(prediction, step_time_s, parts))
-        return f"measured {measured} MFU (causal), {low} to {high} expected: {reasons}"
-
-    def _reasons(
-        self, prediction: Prediction, step_time_s: float, parts: MeasuredParts | None
-    ) -> Iterator[str]:
-        """Yields the parts of a sentence on a gap."""
         chips = self._problem.cluster.num_chips
-        if chips >= _MANY_CHIPS and measurements.is_within_interval(
-            step_time_s / chips, prediction
-        ):
-            yield (
-                f"a step is about {chips} times as long as predicted, and there are {chips} chips:"
-                " check that the rate is that of all chips, not of one, and that global_batch is"
-                " that of the whole step"
-            )
-            return
-        yield from _reasons(self.diagnosis(step_time_s, parts))
+        reasons = _rate_of_one_chip(chips, step_time_s, prediction) or "; ".join(
+            _reasons(self.diagnosis(step_time_s, parts))
+        )
+        return f"measured {measured} MFU (causal), {low} to {high} expected: {reasons}"
 
     def diagnosis(self, step_time_s: float, parts: MeasuredParts | None) -> Diagnosis:
         """Returns how much of the gap between a measured step and its prediction the measured parts
@@ -79,6 +66,19 @@ class ResidualAttribution:
                 self._problem, self._layout, self._profile, parts.expert_imbalance
             )
         return self._term_draws.diagnosis(step_time_s, parts.exposed_communication_s, excess_s)
+
+
+def _rate_of_one_chip(chips: int, step_time_s: float, prediction: Prediction) -> str:
+    """Returns what to check where a step is as many times too long as there are chips; otherwise an
+    empty text."""
+    is_of_one = measurements.is_within_interval(step_time_s / chips, prediction)
+    if chips < _MANY_CHIPS or not is_of_one:
+        return ""
+    return (
+        f"a step is about {chips} times as long as predicted, and there are {chips} chips: check"
+        " that the rate is that of all chips, not of one, and that global_batch is that of the"
+        " whole step"
+    )
 
 
 def _reasons(diagnosis: Diagnosis) -> Iterator[str]:

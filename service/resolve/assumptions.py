@@ -56,6 +56,12 @@ _NOTHING_OPEN = (
 _EXPERT_FIELDS = ("load_balancing", "routing")
 """Fields of a workload that only a model with experts reads."""
 
+_IDLE_KNOBS = {
+    "sequence_parallel": "with tp 1 it shards nothing",
+    "recompute_layers": "a chunk has no more layers than were given, and 0 is all of them",
+}
+"""Why a knob that the request gives does not keep its value (models.layouts.defaults)."""
+
 _HEAD_FIELDS = ("num_key_value_heads", "head_dim")
 """Fields of a shape that multi-head latent attention (MLA) does not read."""
 
@@ -114,14 +120,6 @@ def _is_calibrated(profile: Profile, generation: str) -> bool:
     return any(term.runs or term.mean for term in terms)
 
 
-_BY_STACK = "the stack's own"
-_IDLE_KNOBS = {
-    "sequence_parallel": "with tp 1 it shards nothing",
-    "recompute_layers": "a chunk has no more layers than were given, and 0 is all of them",
-}
-"""Why a knob that the request gives does not keep its value (models.layouts.defaults)."""
-
-
 def layout_assumptions(
     name: str, given: LayoutFields, completed: LayoutFields, problem: Problem
 ) -> Iterator[str]:
@@ -132,7 +130,8 @@ def layout_assumptions(
     for knob in (field.name for field in fields(Layout)):
         if getattr(before, knob) != getattr(after, knob):
             idle = _IDLE_KNOBS.get(knob) if knob in given.knobs_given else None
-            yield f"{name}.{knob} is {getattr(completed, knob)}: {idle or _BY_STACK}"
+            why = idle or "the stack's own"
+            yield f"{name}.{knob} is {getattr(completed, knob)}: {why}"
     if completed.pp > 1 and "balanced" not in given.knobs_given and not completed.balanced:
         yield (
             f"{name}.balanced is False: as many layers on every stage, as the stack has it where"

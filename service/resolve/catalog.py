@@ -22,7 +22,7 @@ from service.errors import NameReserved, NameTaken, NotFound
 from service.resolve.assumptions import chip_assumptions
 from service.resolve.explicit_models import explicit_fields
 from service.resolve.profiles import active_profile
-from service.resolve.resolution import SHIPPED_NAMES, Resolver, normalized_name, pinned_name
+from service.resolve.resolution import SHIPPED_NAMES, Resolver, pinned_name
 from service.resolve.tpu_slices import is_slice_name
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.catalog import CatalogEntry, ChipEntry, ClusterEntry, Entry, Kind, OwnKind
@@ -81,7 +81,7 @@ class Catalog(UseCase):
         """Returns the entry with this name or alias: a registered one, or else a shipped one.
         Raises NotFound."""
         with self._store.reading() as rows:
-            row = rows.registered_entries.named(kind, normalized_name(name))
+            row = rows.registered_entries.named(kind, catalogue.normalized_name(name))
             if row is not None:
                 return _registered_entry(rows, row).model_dump(mode="json")
         try:
@@ -101,7 +101,7 @@ class Catalog(UseCase):
         # A preset names a chip or a cluster. Names of chips are among those of clusters already.
         if kind == "chips":
             reserved |= {*SHIPPED_NAMES["clusters"]()}
-        if entry.name in map(normalized_name, reserved) or is_slice_name(entry.name):
+        if entry.name in map(catalogue.normalized_name, reserved) or is_slice_name(entry.name):
             raise NameReserved(kind, entry.name)
         with self._store.reading() as rows:
             content = _stored_content(Resolver(rows), entry)

@@ -9,10 +9,10 @@ deployment.
 from __future__ import annotations
 
 from models.calibration import fleet_effects
-from models.layouts.rules import first_broken
+from models.layouts.rules import broken_rules
 from models.prediction.prediction import Prediction, predict_layouts
 from models.spec.identity import cached_by_identity
-from models.spec.layout import Layout, Layouts
+from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.schemas.prediction import PredictedLayout
@@ -34,7 +34,7 @@ def shown_prediction(problem: Problem, prediction: Prediction) -> PredictedLayou
 
 @cached_by_identity(_KEPT)
 def is_legal(problem: Problem, layout: Layout) -> bool:
-    return bool(first_broken(problem, Layouts.of([layout]))[0] < 0)  # -1: no rule is broken
+    return not broken_rules(problem, layout)
 
 
 @cached_by_identity(_PROFILES)

@@ -53,7 +53,7 @@ class LaunchCluster:
         an error is raised or added to the stops. Raises Invalid if neither names the chips."""
         form = self.requested or self._scheduled_chips()
         if form is None:
-            raise Invalid("cluster", None, "is required: a launch does not name its chips")
+            raise Invalid("cluster", None, "is required: the launch does not name its chips")
         chip, _, size = self.resolver.cluster_parts(form)
         self._warn_of_other_chip(chip.value)
         launched_devices = self.reading.num_devices

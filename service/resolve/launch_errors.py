@@ -68,8 +68,8 @@ class LaunchErrors:
 
     def launch_error(self, name: str, value: object, rule: str) -> Invalid:
         """Returns the error for a value that the launch has, at the launch's field of the request,
-        such as "launch.arguments". The setting that says it stands behind the value, where it is
-        known."""
+        such as "launch.arguments". Where the setting that says it is known, it follows the
+        value."""
         setting = self.reading.settings_of_fields.get(name)
         written = f" ({setting})" if setting else ""
         return Invalid(f"{self.field}.arguments", f"{name} = {value}{written}", rule)

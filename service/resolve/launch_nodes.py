@@ -14,7 +14,7 @@ from service.formats.shell.files import LaunchFiles
 
 def command_in(text: str, files: LaunchFiles) -> Command | None:
     """Returns the command in a launch's text; None if the text is a document, such as YAML,
-    instead: it is no script that can be read, or nests more deeply than one."""
+    or cannot be read as a script."""
     try:
         return split_command(text, files)
     except (Invalid, RecursionError):

@@ -7,7 +7,7 @@ that was not understood though it could change the answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from typing import Any
@@ -112,20 +112,17 @@ def launched_question(
     """
     recognition = _recognized_format(launch, field)
     reading = _read_launch(launch, recognition.format, field, changes)
-    # What an answer leaves to the caller to fill in is missing from its launch.
+    command = command_in(launch.text, launch.beside)
     to_fill_in = launch.placeholders or {}
-    known_stops = tuple(stop for stop in reading.stops if stop.setting not in to_fill_in)
-    reading = replace(reading, stops=known_stops)
+    reading = replace(
+        reading,
+        # An answer that is sent back lacks the settings that it leaves to the caller to fill in.
+        stops=tuple(stop for stop in reading.stops if stop.setting not in to_fill_in),
+        reservations=tuple(_open_reservations(reading, parts, command)),
+    )
     if reading.certain_stops and not allow_stops:
         raise _stop_errors(reading.certain_stops, field)
     stops = list(reading.stops)
-    command = command_in(launch.text, launch.beside)
-    edits = {} if command is None else command.edits
-    reservations = (
-        *(each for each in reading.reservations if not _is_answered(each, parts)),
-        *(Reservation.of_edit(file, shortened(edit)) for file, edit in edits.items()),
-    )
-    reading = replace(reading, reservations=reservations)
     overruled = list[str]()
     errors = LaunchErrors(reading, field, parts_source, stops if allow_stops else None)
     cluster = LaunchCluster(resolver, parts.cluster, reading, command, errors, overruled)
@@ -195,6 +192,16 @@ def _launch_read(
 def _leaves_vocabulary(model: object) -> bool:
     """Returns whether the request leaves the size of the vocabulary to the launch."""
     return model is None or (isinstance(model, dict) and "vocab_size" not in model)
+
+
+def _open_reservations(
+    reading: LaunchReading, parts: QuestionParts, command: Command | None
+) -> Iterator[Reservation]:
+    """Yields the reservations of a launch that the request does not answer, and one for each file
+    that its script edits, whose content is then not known."""
+    yield from (each for each in reading.reservations if not _is_answered(each, parts))
+    for file, edit in command.edits.items() if command is not None else ():
+        yield Reservation.of_edit(file, shortened(edit))
 
 
 def _is_answered(reservation: Reservation, parts: QuestionParts) -> bool:

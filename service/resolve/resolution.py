@@ -28,10 +28,10 @@ from models.spec.trained import as_trained
 from service.formats import huggingface
 from service.identifiers import digest
 from service.json_pointers import prefix_errors, relocate_errors
-from service.nearest_names import misspelt, unknown_name
+from service.nearest_names import unknown_name, with_hint
 from service.resolve.explicit_models import explicit_fields
 from service.resolve.given_prices import NO_PRICES, GivenPrices
-from service.resolve.hardware_names import chip_named_in, is_name_of_chips
+from service.resolve.hardware_names import unknown_hardware
 from service.resolve.tpu_slices import expand_slice_name
 from service.schemas.architecture import HuggingFaceConfig, NamedModelFields, OwnModel, ShapeFields
 from service.schemas.catalog import Kind
@@ -421,7 +421,7 @@ class Resolver:
     def _registered(self, kind: Kind, name: str) -> RegisteredEntryRow | None:
         """Returns the registered entry with this name, in its last version unless the name has one;
         None where there is none. The result is kept until an entry is registered."""
-        normalized = normalized_name(name)
+        normalized = catalogue.normalized_name(name)
         return self._rows.recall(
             (kind, normalized), lambda: self._rows.registered_entries.named(kind, normalized)
         )
@@ -444,61 +444,15 @@ class Resolver:
         base, _, version = name.rpartition("@")
         if base and (row := self._registered(kind, base)):
             error = UnknownName(field, name, known)
-            return _with_hint(
-                error, f": {base} has no version {version}, its last is {row.version}"
-            )
+            return with_hint(error, f": {base} has no version {version}, its last is {row.version}")
         if kind in ("chips", "clusters"):
-            return _unknown_hardware(kind, name, field, known)
+            return unknown_hardware(kind, name, field, known)
         cure = _DESCRIBE_MODEL if kind == "architectures" else ""
         return unknown_name(field, name, known, cure)
 
 
-def normalized_name(name: str) -> str:
-    """Returns the spelling by which names are compared, such as "h100-sxm" for "H100 SXM"."""
-    return name.strip().lower().replace("_", "-").replace(" ", "-")
-
-
 def pinned_name(row: RegisteredEntryRow) -> str:
     return f"{row.name}@{row.version}"
-
-
-def _unknown_hardware(kind: Kind, name: str, field: str, known: list[str]) -> UnknownName:
-    """Returns the error for an unknown chip or machine: with names like it, or the known chip in
-    its name, or else how to describe it."""
-    describe = (
-        "the chip of a cluster may be the explicit fields of its data sheet, or registered by POST"
-        " /v1/catalog/chips"
-    )
-    links = " and its links in cluster.levels" if kind == "clusters" else ""
-    if misspelt(name, known):
-        return unknown_name(field, name, known, describe)
-    if chip := chip_named_in(name, _chip_ids_by_name()):
-        give = f"cluster.chip = {chip!r}{links}"
-        if kind == "clusters" and is_name_of_chips(name, chip):
-            give = f"cluster.preset = {chip!r} with num_chips"
-        elif kind == "clusters" and catalogue.chip(chip).fabric.torus:
-            give = f"cluster.chip = {chip!r} and its links in cluster.torus"
-        hint = f"; if its chip is {chip}, give {give}; else {describe}"
-        return _with_hint(UnknownName(field, name, known), hint)
-    if kind == "clusters":
-        describe = f"give cluster.chip{links}; {describe}"
-        return unknown_name(field, name, known, describe, what="a chip or machine")
-    return unknown_name(field, name, known, describe, what="a chip")
-
-
-def _chip_ids_by_name() -> dict[str, str]:
-    """Returns the chip's id by each shipped name of a chip or a fabric."""
-    chips_of_fabrics = {
-        name: catalogue.fabric_chip(fabric.id) for name, fabric in catalogue.fabrics().items()
-    }
-    return chips_of_fabrics | {name: chip.id for name, chip in catalogue.chips().items()}
-
-
-def _with_hint(error: UnknownName, hint: str) -> UnknownName:
-    """Changes the message of an error to "unknown name" and a hint, and returns the error."""
-    error.rule = f"unknown name{hint}"
-    error.args = (f"{error.field} = {error.value!r}: {error.rule}",)
-    return error
 
 
 def _shipped_chip(chip: Chip) -> ResolvedPart[Chip]:

@@ -22,8 +22,6 @@ SpeedForm = Literal[
 Seconds = Annotated[float, Field(ge=1e-6, le=1e7)]
 Rate = Annotated[float, Field(ge=1e-6, le=1e15)]
 Gib = Annotated[float, Field(ge=1e-6, le=1e6)]
-
-
 _MOST_MFU = 1.5  # more than 1, since a peak may be stated too low
 
 

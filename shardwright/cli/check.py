@@ -25,7 +25,7 @@ _VERDICTS = {
 
 def check(
     context: typer.Context,
-    script: Annotated[str, typer.Argument(help="The script of the job, or - for standard input.")],
+    script: question.Script,
     on: question.On = None,
     nodes: question.Nodes = None,
     gpus_per_node: question.GpusPerNode = None,

@@ -23,7 +23,9 @@ def evidence(
     """List the published runs that are most like a question, beside what is predicted of them."""
     output = Output(as_json=json)
     with asking(context, output, "looking for runs", local=local) as client:
-        cluster = question.cluster_part(on, None, None, chips) or {}
+        cluster: dict[str, Any] = {"num_chips": chips}  # of any cluster
+        if on is not None:
+            cluster = question.cluster_part(on, None, None, chips) or {}
         answer: Any = client.list_evidence(
             model=model,
             cluster=cluster.get("preset"),

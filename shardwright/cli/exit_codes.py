@@ -1,8 +1,9 @@
 """The exit codes of the command line, which scripts and CI jobs rely on: they do not change.
 
-0  go, or go with warnings; for other commands, an answer
+0  go, or go with warnings; for other commands, an answer, also where a job does not fit
 1  no answer: the service is not there, too slow, or broken
-2  the question is wrong: an option, a file that cannot be read, or a field of the request
+2  the question is wrong: an option that is wrong, or --on where it is missing; a file that cannot
+   be read; a field of the request
 3  will not fit
 4  illegal: the framework refuses to start the job
 5  cannot tell: something that matters is not in the script, or was not understood, such as a
@@ -27,7 +28,7 @@ class ExitCode(IntEnum):
     WARNINGS = 7
 
 
-def of_verdict(verdict: str, *, strict: bool = False) -> ExitCode:
+def of_verdict(verdict: str, *, strict: bool) -> ExitCode:
     """Returns the exit code of a check's verdict. A verdict that this client does not know counts
     as "cannot tell"."""
     codes = {

@@ -18,9 +18,9 @@ def frontier(
     context: typer.Context,
     model: question.ModelArgument,
     on: question.RequiredOn,
-    seq_len: Annotated[int, typer.Option(min=1, help="Tokens of a sequence.")],
-    batch: Annotated[int, typer.Option(min=1, help="Sequences of a step, over all chips.")],
-    stack: Annotated[str, typer.Option(help="The training framework, such as torchtitan.")],
+    seq_len: question.RequiredSeqLen,
+    batch: question.RequiredBatch,
+    stack: question.RequiredStack,
     vary: Annotated[
         list[str],
         typer.Option(help="An axis and its values, such as scale_out=0.5,1,2 or domain=8,72."),

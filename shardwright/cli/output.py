@@ -30,9 +30,10 @@ _MARKS = {
 
 
 class Output:
-    """Prints to a terminal, or JSON where that is asked for or where output goes to a pipe."""
+    """Prints for people, or JSON for programs. Where `as_json` is None, it is JSON if output goes
+    to a pipe."""
 
-    def __init__(self, *, as_json: bool | None = None) -> None:
+    def __init__(self, *, as_json: bool | None) -> None:
         self.as_json = not sys.stdout.isatty() if as_json is None else as_json
 
     @cached_property

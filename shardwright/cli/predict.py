@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -14,7 +14,7 @@ from shardwright.cli.session import asking
 
 def predict(
     context: typer.Context,
-    script: Annotated[str, typer.Argument(help="The script of the job, or - for standard input.")],
+    script: question.Script,
     on: question.On = None,
     nodes: question.Nodes = None,
     gpus_per_node: question.GpusPerNode = None,

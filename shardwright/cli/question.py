@@ -13,17 +13,26 @@ from shardwright.cli.job_files import read_text
 _CHIPS_OF_NODE = 8  # of most machines that are trained on; --gpus-per-node says otherwise
 
 _MODEL = "A model of the catalogue, or the path of a config.json or of its folder."
-_ON = "A chip or cluster of the catalogue, such as h100, or h100:64 for 64 chips."
+_ON = typer.Option(
+    "--on", help="A chip or cluster of the catalogue, such as h100, or h100:64 for 64 chips."
+)
+_SEQ_LEN = typer.Option(min=1, help="Tokens of a sequence.")
+_BATCH = typer.Option(min=1, help="Sequences of a step, over all chips.")
+_STACK = typer.Option(help="The training framework, such as torchtitan.")
+Script = Annotated[str, typer.Argument(help="The script of the job, or - for standard input.")]
 Model = Annotated[str | None, typer.Option(help=_MODEL)]
 ModelArgument = Annotated[str, typer.Argument(help=_MODEL)]
-On = Annotated[str | None, typer.Option("--on", help=_ON)]
-RequiredOn = Annotated[str, typer.Option("--on", help=_ON)]
+On = Annotated[str | None, _ON]
+RequiredOn = Annotated[str, _ON]
 Nodes = Annotated[int | None, typer.Option(min=1, help="How many nodes the job has.")]
 GpusPerNode = Annotated[int | None, typer.Option(min=1, help="How many GPUs a node has.")]
 Chips = Annotated[int | None, typer.Option(min=1, help="How many chips the job has in all.")]
-SeqLen = Annotated[int | None, typer.Option(min=1, help="Tokens of a sequence.")]
-Batch = Annotated[int | None, typer.Option(min=1, help="Sequences of a step, over all chips.")]
-Stack = Annotated[str | None, typer.Option(help="The training framework, such as torchtitan.")]
+SeqLen = Annotated[int | None, _SEQ_LEN]
+RequiredSeqLen = Annotated[int, _SEQ_LEN]
+Batch = Annotated[int | None, _BATCH]
+RequiredBatch = Annotated[int, _BATCH]
+Stack = Annotated[str | None, _STACK]
+RequiredStack = Annotated[str, _STACK]
 Format = Annotated[
     str | None,
     typer.Option(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from shardwright.client.errors import FieldError, Problem, Unauthorized
@@ -35,19 +34,19 @@ set by parameters of the same name."""
 _FIELD_IN_TEXT = re.compile(
     r"\b(?:(?:cluster|workload|launch)\.[a-z_]+|[a-z]+_id|(?<=check_id or )launch)\b", re.ASCII
 )
-"""A field that a sentence names. A field without a dot, such as `model`, is also a word."""
+"""A field that a sentence names. Fields such as `model` are words too and are left alone, except
+`launch` at the end of "prediction_id, recommendation_id, check_id or launch"."""
 _ITEM = re.compile(r"^(model|cluster|workload|stack)s\[\d+\]", re.ASCII)
 """The beginning of a field in an item of a sweep's lists."""
 _LONGEST_VALUE = 80  # characters: a longer value, such as a whole script, hides the sentence
 _UNKNOWN_NAME = "unknown-name"
 
 
-@dataclass(frozen=True, slots=True)
 class Wording:
-    """Words for the refusals of one command."""
+    """Words for the refusals of one command, with these parameters, as typer has them."""
 
-    parameters: Mapping[str, Any]
-    """The command's parameters by name, as typer has them."""
+    def __init__(self, parameters: Sequence[Any]) -> None:
+        self._parameters = {parameter.name: parameter for parameter in parameters}
 
     def sentences(self, problem: Problem) -> tuple[str, list[str]]:
         """Returns what is wrong in a sentence, and lines to print below it: all errors that the
@@ -73,18 +72,18 @@ class Wording:
         needs_help = error.value is None or problem.type == _UNKNOWN_NAME
         if parameter is None or rest or not needs_help:
             return line
-        return f"{line} ({_label(parameter)}: {parameter.help.rstrip('.')})"
+        return f"{line} ({parameter.help.rstrip('.')})"
 
     def _parameter_of(self, field: str) -> tuple[Any, str]:
-        """Returns the parameter that sets a field, or the part of the request that the field is in,
-        and the rest of the field's path in that part. The parameter is None where the command has
-        none."""
+        """Returns the parameter that sets a field, or else the part of the request that the field
+        is in, and the path of the field within what the parameter sets. The parameter is None where
+        the command has none."""
         steps = field.split(".")
         for length in range(len(steps), 0, -1):
             part = ".".join(steps[:length])
             for name in _PARAMETERS.get(part, (part,)):
-                if name in self.parameters:
-                    return self.parameters[name], ".".join(steps[length:])
+                if name in self._parameters:
+                    return self._parameters[name], ".".join(steps[length:])
         return None, ""
 
     def _in_options(self, text: str) -> str:
@@ -96,11 +95,6 @@ class Wording:
             return match.group() if parameter is None or rest else _label(parameter)
 
         return _FIELD_IN_TEXT.sub(option_of, text)
-
-
-def wording_of(parameters: Sequence[Any]) -> Wording:
-    """Returns the wording for a command with these parameters."""
-    return Wording({parameter.name: parameter for parameter in parameters})
 
 
 def _label(parameter: Any) -> str:

@@ -31,7 +31,7 @@ _FEWEST = 5  # steps behind the warm-up, below which one pause would decide the 
 _OUTCOMES = {"FINISHED": "ok", "FAILED": "crashed", "KILLED": "aborted"}
 """Outcomes by the status of a run of MLflow."""
 _STEPS = ("_step", "step", "Step")
-"""Columns with the step of a row: of a whole history of W&B, of other trackers, and of the points
+"""Columns with the step of a row: in a whole history of W&B, in other trackers, and in the points
 of one of W&B's charts."""
 _GLOBAL_STEP = "global_step"
 """A metric with the step of the training, such as train/global_step of transformers' Trainer.

@@ -45,9 +45,9 @@ def run_request(
     model: str | None,
 ) -> dict[str, Any]:
     """Returns the log or the measurements of a run, and what ran: the answer that it was launched
-    from, or else its script, model and cluster. Where no option says what ran, SHARDWRIGHT_ID
-    names it; the parameters of a history are its script. Raises ValueError where nothing says what
-    ran, or there is not exactly one of a log and a history."""
+    from, or else its script, model and cluster. Where no option says what ran, SHARDWRIGHT_ID does,
+    and else the parameters that a history has. Raises ValueError where nothing says what ran, and
+    where there is not exactly one of a log and a history."""
     history = _history(log, mlflow, csv)
     kinds = {"recommendation": recommendation, "prediction": prediction, "check": check}
     # SHARDWRIGHT_ID and comments of schedulers have the kind before the id, as check-0199c2f4.

@@ -13,7 +13,7 @@ from shardwright.cli.exit_codes import ExitCode
 from shardwright.cli.job_files import UnreadableFile
 from shardwright.cli.local import NoServer, local_service
 from shardwright.cli.output import Output
-from shardwright.cli.refusals import wording_of
+from shardwright.cli.refusals import Wording
 from shardwright.client.errors import FieldError, Invalid, NotFound, Problem, ShardwrightError
 from shardwright.client.settings import ClientSettings
 
@@ -34,8 +34,8 @@ def asking(
 ) -> Iterator[Client]:
     """Yields a client for the block of a command. Shows `doing` as progress on a terminal. An error
     in the block ends the command with a sentence, in the words of its options, and an exit code.
-    Where the command gives a verdict on a script (`judges_script`), what the script says or leaves
-    out is no fault of the question."""
+    Where the command gives a verdict on a script (`judges_script`), an error about what the script
+    says or leaves out ends it with "cannot tell", and not with "wrong question"."""
     status: AbstractContextManager[Any] = nullcontext()
     if doing is not None:
         status = output.status(doing)
@@ -43,7 +43,7 @@ def asking(
         with status, _settings(local=local) as settings, connected(settings) as client:
             yield client
     except Problem as problem:
-        sentence, details = wording_of(context.command.params).sentences(problem)
+        sentence, details = Wording(context.command.params).sentences(problem)
         output.failure(sentence, details, document=problem.document)
         raise typer.Exit(_code_of(problem, judges_script=judges_script)) from None
     except (ShardwrightError, NoServer) as error:
@@ -85,8 +85,8 @@ def _code_of(problem: Problem, *, judges_script: bool) -> ExitCode:
 
 
 def _is_of_script(error: FieldError) -> bool:
-    """Returns True for an error about what a script says, or leaves out. Options of the command
-    line can say the same, and a value that one of them gives is not of the script."""
+    """Returns True for an error about what a script says, or leaves out. A value of another field
+    was given by an option, and is no fault of the script."""
     if error.value is None:
-        return error.field != "cluster"  # which is asked for by --on
+        return error.field != "cluster"  # the chips are asked for by --on
     return error.field.startswith("launch.") and error.field != "launch.format"

@@ -18,8 +18,8 @@ from shardwright.client.settings import ClientSettings
 
 
 class Client(Routes):
-    """Asks the service at a URL, or as settings say. What is not given is that of the
-    environment."""
+    """Asks the service at a URL, or as settings say. Without settings, those of the environment
+    hold, but for a URL that is given."""
 
     def __init__(
         self,

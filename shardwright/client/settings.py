@@ -28,8 +28,8 @@ class ClientSettings:
 
     @classmethod
     def of(cls, given: ClientSettings | str | None) -> ClientSettings:
-        """Returns the settings that are given; for the URL of a service, or None, those of the
-        environment, with that URL. Raises ValueError where a value is wrong."""
+        """Returns the settings that are given, or else those of the environment, with the URL that
+        is given. Raises ValueError where a value is wrong."""
         if isinstance(given, ClientSettings):
             return given
         settings = cls.from_environment()

@@ -16,10 +16,10 @@ from itertools import product
 import numpy as np
 
 from models.layouts.defaults import with_stack_defaults
-from models.layouts.rules import first_broken
+from models.layouts.rules import broken_rules
 from models.prediction.timeline import timeline
 from models.spec import catalogue
-from models.spec.layout import Layout, Layouts
+from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.workload import Workload
@@ -53,7 +53,7 @@ def excess(
         )
         knobs = {"schedule": schedule, "virtual_stages": virtual_stages, "balanced": balanced}
         layout = with_stack_defaults(problem, Layout(pp=pp, dp_shard=DATA_PARALLEL, **knobs), _OPEN)
-        if first_broken(problem, Layouts.of([layout]))[0] >= 0:
+        if broken_rules(problem, layout):
             continue
         found = timeline(problem, shipped_profile(), layout, micro_batches)
         if found.closed_form_s is not None:

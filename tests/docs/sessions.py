@@ -26,7 +26,7 @@ from shardwright.hooks.kubernetes.review import reviewed
 from shardwright.hooks.policy import HookPolicy
 from tests.docs.pages import section
 from tests.paths import ROOT
-from tests.shardwright.hooks.jobs import ILLEGAL, MEGATRON, dstack_run, skypilot_task
+from tests.shardwright.hooks.jobs import ILLEGAL, MEGATRON, dstack_spec, skypilot_task
 from tests.shardwright.hooks.kubernetes import objects
 from tests.waiting import LONG_S
 
@@ -83,9 +83,7 @@ def _said_to_skypilot(address: str, script: str) -> str:
 
 def _said_to_dstack(address: str, script: str) -> str:
     """What a run prints, or the reason of a refusal."""
-    gpus = {"name": ["B300"], "count": {"min": 8, "max": 8}}  # as dstack itself sends them
-    configuration = {**yaml.safe_load(dstack_run(script)), "resources": {"gpu": gpus}}
-    _, finding = dstack.run_answer({"spec": {"configuration": configuration}}, _policy(address))
+    _, finding = dstack.run_answer({"spec": dstack_spec(script)}, _policy(address))
     return finding.line(dstack.MORE)
 
 

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.advice.layout_check import LEAST_GAIN, LayoutCheck, check_layout
-from models.advice.rule_cures import Cure, broken_rules_of
+from models.advice.rule_cures import BrokenRule, Cure, broken_rules_of
 from models.layouts.defaults import with_stack_defaults
 from models.layouts.neighbours import KNOBS
-from models.layouts.rules import RULES, broken_rules, first_broken
+from models.layouts.rules import RULES, broken_rules
 from models.prediction.prediction import predict_layouts
 from models.spec.constraints import Constraints
-from models.spec.layout import Layout, Layouts
+from models.spec.layout import Layout
 from models.spec.problem import Problem
 from tests.benchmarks.problems import problem
 from tests.models.advice.problems import PROFILE, llama
@@ -90,7 +90,7 @@ def test_the_first_change_is_one_choice(tp: int, ep: int, micro_batch: int) -> N
     knob = KNOBS[change.knob]
     assert differing & {*knob.fields}
     assert differing <= {*knob.fields, *knob.followers}
-    assert first_broken(MIXTRAL, Layouts.of([change.layout]))[0] < 0
+    assert not broken_rules(MIXTRAL, change.layout)
 
 
 def test_of_a_layout_that_fits_the_first_change_gains() -> None:
@@ -215,6 +215,12 @@ def test_with_a_cure_nothing_is_broken_but_what_has_a_cure_of_its_own(
                     after < before and broken.rule.name not in after
                     for after in _broken_after(asked, layout, cure, value)
                 ), (broken.rule.name, cure)
+
+
+def test_a_rule_that_no_value_cures_points_to_the_best_layout() -> None:
+    """Sentences begin with "Set" or "Legal would be", and go on with the cure."""
+    without = BrokenRule(rule=RULES[0], knob=None, is_of_batch=False, message="", cures=())
+    assert without.cure.startswith("the values of the best layout")
 
 
 def _broken_after(asked: Problem, layout: Layout, cure: Cure, value: Any) -> Iterator[set[str]]:

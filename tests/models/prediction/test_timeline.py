@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from models.cost.pipeline.schedules import run_schedule
 from models.errors import Invalid
 from models.layouts.defaults import with_stack_defaults
-from models.layouts.rules import first_broken
+from models.layouts.rules import broken_rules
 from models.prediction.timeline import MAX_OPERATIONS, Timeline, chrome_trace, timeline
 from models.spec import catalogue
-from models.spec.layout import Layout, Layouts
+from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.workload import Workload
@@ -196,7 +196,7 @@ def test_whatever_is_legal_can_be_drawn(data: st.DataObject) -> None:
     workload = Workload(seq_len=1024, global_batch=dp * data.draw(st.integers(1, 40)))
     problem = replace(GENERIC, workload=workload)
     layout = Layout(pp=pp, dp_shard=dp, zero_stage=1, schedule=schedule, virtual_stages=v)
-    assume(first_broken(problem, Layouts.of([layout]))[0] < 0)
+    assume(not broken_rules(problem, layout))
     asked = data.draw(st.none() | st.integers(1, 50))
     found = timeline(problem, PROFILE, layout, asked)
     assert found.micro_batches == found.of_micro_batches or asked is not None

@@ -601,7 +601,7 @@ def test_a_constraint_names_the_chips_as_gres_does(shared_client, expression: st
 def test_a_constraint_that_leaves_the_chips_open_names_none(shared_client, expression: str) -> None:
     refused = shared_client.post("/v1/checks", json=constrained(expression))
     problem = assert_problem(refused, "invalid", "/cluster")
-    assert "a launch does not name its chips" in problem["errors"][0]["rule"]
+    assert "the launch does not name its chips" in problem["errors"][0]["rule"]
 
 
 def test_the_chips_of_the_request_go_before_a_constraint(shared_client) -> None:

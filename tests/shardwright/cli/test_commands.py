@@ -132,7 +132,7 @@ def test_a_script_of_an_answer_is_checked_as_the_answer_says(run: Any) -> None:
 def test_what_a_job_leaves_out_is_asked_for_by_its_option(run: Any, job: str) -> None:
     found = run("check", job)
     assert found.exit_code == 2
-    assert "--on: is required: a launch does not name its chips" in shown(found.stderr)
+    assert "--on: is required: the launch does not name its chips" in shown(found.stderr)
 
 
 def test_an_answer_for_people_has_the_verdict_first(run: Any, job: str) -> None:
@@ -314,6 +314,12 @@ def test_published_runs_are_listed_with_what_a_step_is(run: Any) -> None:
     found = run("evidence", *asked, "--no-json", env={"COLUMNS": "300"})
     assert "1024 x 8192 bf16" in found.stdout
     assert "1024 x 8192 fp8" in found.stdout
+
+
+def test_published_runs_are_sought_by_a_number_of_chips_alone(run: Any) -> None:
+    found = run("evidence", "--chips", "64", "--json")
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["items"]
 
 
 @pytest.mark.long

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import yaml
 
 MEGATRON = """#!/bin/bash
@@ -46,3 +48,9 @@ def dstack_run(script: str) -> str:
         "resources": {"gpu": "B300:8"},
     }
     return yaml.safe_dump(configuration)
+
+
+def dstack_spec(script: str) -> dict[str, Any]:
+    """The job as dstack sends it to a policy server, with the GPUs written out."""
+    gpus = {"name": ["B300"], "count": {"min": 8, "max": 8}}
+    return {"configuration": {**yaml.safe_load(dstack_run(script)), "resources": {"gpu": gpus}}}

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from shardwright.hooks import kubernetes
 from tests.shardwright.hooks.environments import ask, needs
@@ -21,6 +20,7 @@ from tests.shardwright.hooks.jobs import (
     ILLEGAL,
     MEGATRON,
     dstack_run,
+    dstack_spec,
     numbered,
     skypilot_task,
 )
@@ -149,8 +149,6 @@ def _make_certificate(certificate: Path, key: Path) -> None:
 def test_a_check_delays_a_job_by_less_than_its_budget(
     server: str, service: ServiceProcess, caller: str
 ) -> None:
-    gpus = {"name": ["B300"], "count": {"min": 8, "max": 8}}  # as dstack itself sends them
-    configuration = {**yaml.safe_load(dstack_run(MEGATRON)), "resources": {"gpu": gpus}}
     bodies = {
         "kubernetes": ("/kubernetes", objects.review(objects.job())),
         "skypilot": (
@@ -159,7 +157,7 @@ def test_a_check_delays_a_job_by_less_than_its_budget(
         ),
         "dstack": (
             "/dstack/apply_policies/on_run_apply",
-            {"user": "ann", "project": "main", "spec": {"configuration": configuration}},
+            {"user": "ann", "project": "main", "spec": dstack_spec(MEGATRON)},
         ),
     }
     path, body = bodies[caller]
