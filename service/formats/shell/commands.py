@@ -269,8 +269,8 @@ class Commands:
                 return False
             if any(base_name(word) in _SUBMITS for word in inner.before):
                 # Its #SBATCH lines count, and the options of sbatch go before them.
-                given = map(as_batch_text, _options_of_sbatch(inner.before))
-                self.reader.script.batch_texts += [inner.text, *given]
+                given = as_batch_text(_options_of_sbatch(inner.before))
+                self.reader.script.batch_texts += [inner.text, given]
         self.reader.run_text(
             inner.text,
             before=inner.before,
@@ -428,11 +428,10 @@ class Commands:
         return True
 
 
-def _options_of_sbatch(words: Sequence[str]) -> list[Sequence[str]]:
-    """Returns the options of sbatch, where these words have some: [["-N", "2"]]."""
+def _options_of_sbatch(words: Sequence[str]) -> Sequence[str]:
+    """Returns the words behind sbatch, ("-N", "2"); none where these words have no sbatch."""
     names = [*map(base_name, words)]
-    behind = words[names.index("sbatch") + 1 :] if "sbatch" in names else ()
-    return [behind] if behind else []
+    return words[names.index("sbatch") + 1 :] if "sbatch" in names else ()
 
 
 def _without_shell(words: Sequence[str]) -> tuple[str, ...]:

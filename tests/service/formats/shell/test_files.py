@@ -83,6 +83,7 @@ def test_a_command_that_changes_a_file_in_place_is_noted(edit: str) -> None:
         "sed -i 's/1/2/' other.yaml",
         "python - <<E\nprint(open('a.yaml').read())\nE",
         "grep -i a conf/a.yaml",
+        "perl -MList::Util=sum -ne 'print' conf/a.yaml",
     ],
 )
 def test_a_command_that_changes_no_known_file_is_not_noted(command: str) -> None:
