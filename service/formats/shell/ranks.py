@@ -32,6 +32,9 @@ from service.formats.shell.launchers import (
 from service.formats.shell.programs import NODE_OPTIONS
 from service.formats.shell.tpu_slices import Slices, gpu_machines_of, slices_of
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_DEVICE = re.compile(r"\d{1,3}|(?:GPU|MIG)-[\w/-]{1,80}", re.ASCII)
+"""A GPU in this variable: its index, or its UUID."""
 _ALLOCATES = {"sbatch", "salloc"}
 _TORCHRUN = {"torchrun", "torch.distributed.run", "torch.distributed.launch"}
 _OF_AGENT = ("nproc_per_node", "num_gpus")
@@ -199,12 +202,15 @@ def _gpus_on_node(
     return agreed_count(figures, "GPUs on a node")
 
 
-def _visible_gpus(environment: Mapping[str, str]) -> Figure | None:
+def visible_devices(environment: Mapping[str, str]) -> int | None:
     """Returns the number of GPUs that the environment leaves visible; None where it leaves all."""
-    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
-    if not re.fullmatch(r"\d{1,3}(?:,\d{1,3})*", visible, re.ASCII):
-        return None
-    return Figure(len(visible.split(",")), f"CUDA_VISIBLE_DEVICES={visible}")
+    names = environment.get(VISIBLE, "").split(",")
+    return len(names) if all(map(_DEVICE.fullmatch, names)) else None
+
+
+def _visible_gpus(environment: Mapping[str, str]) -> Figure | None:
+    count = visible_devices(environment)
+    return Figure(count, f"{VISIBLE}={environment[VISIBLE]}") if count else None
 
 
 def _require_gpus_for(

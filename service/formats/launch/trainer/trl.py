@@ -13,6 +13,7 @@ from typing import Any
 from service.formats.launch.accelerate.launcher import with_prefixes
 from service.formats.launch.documents import sent_settings
 from service.formats.launch.trainer.trainer_settings import OBJECTIVE
+from service.formats.settings.field import TRUE_WORDS
 from service.formats.settings.field_table import field_table
 from service.formats.settings.reservation import Reservation
 from service.formats.shell.files import LaunchFiles
@@ -37,7 +38,7 @@ def fill_in_defaults(
     `default_origins` or `assumed`."""
     defaults: Mapping[str, Any] = field_table("transformers").facts["trl_defaults"]
     # Whatever the launcher says, the format is bf16 unless fp16 is on (base_config.py).
-    is_fp16 = str(arguments.get("fp16")).lower() in ("true", "1", "yes")
+    is_fp16 = str(arguments.get("fp16")).lower() in TRUE_WORDS
     for name, value in defaults.items():
         if name in arguments or (name == "bf16" and is_fp16):
             continue
