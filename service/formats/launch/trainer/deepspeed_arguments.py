@@ -15,6 +15,7 @@ from typing import Any, Literal
 from service.formats.launch.documents import read_settings, sent_settings
 from service.formats.launch.trainer.dialects import DIALECTS
 from service.formats.launch.trainer.launched import Launched
+from service.formats.launch.trainer.models import MODEL_NAMES
 from service.formats.launch.trainer.trainer_settings import OBJECTIVE, note_stop
 from service.formats.launch.trainer.training import accumulation_steps
 from service.formats.settings.field import shown
@@ -47,7 +48,7 @@ _NAMES_DOCUMENT = "deepspeed_config.deepspeed_config_file"
 _WITH_DEFAULTS_OF_TRAINER = ("trl", "llama_factory")
 """Tools whose programs take the defaults of TrainingArguments for what DeepSpeed's document has
 too."""
-Untyped = Literal["stop", "reservation", "pass"]
+_Untyped = Literal["stop", "reservation", "pass"]
 """What is noted where a document has another value than an argument that is not typed: a stop where
 the tool is known to have the default of TrainingArguments, a reservation where the program may have
 one of its own, and nothing where the program may not be one of the Trainer."""
@@ -106,10 +107,9 @@ def _document_of_plugin(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
-def untyped_of(launched: Launched, *, runs_trainer: bool) -> Untyped | None:
+def _untyped_of(launched: Launched, arguments: Settings) -> _Untyped | None:
     """Returns what is noted where a DeepSpeed document contradicts a default of the Trainer; None
-    for a program that is named after being without one, such as run_clm_no_trainer.py.
-    `runs_trainer` says that the program has arguments of the Trainer."""
+    for a program that is named after being without one, such as run_clm_no_trainer.py."""
     if "no_trainer" in launched.program:
         return None
     if launched.dialect in _WITH_DEFAULTS_OF_TRAINER:
@@ -117,17 +117,18 @@ def untyped_of(launched: Launched, *, runs_trainer: bool) -> Untyped | None:
     # The Trainer takes a document as --deepspeed, and DeepSpeed's own parser as this flag.
     has_own_engine = "deepspeed_config" in launched.settings
     has_other_defaults = launched.dialect in DIALECTS
-    is_of_trainer = runs_trainer and not has_own_engine
-    return "reservation" if is_of_trainer and not has_other_defaults else "pass"
+    runs_trainer = any(name in arguments.given for name in (*MODEL_NAMES, _MICRO_ARGUMENT))
+    may_compare = runs_trainer and not (has_own_engine or has_other_defaults)
+    return "reservation" if may_compare else "pass"
 
 
-def other_defaults(dialect: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _other_defaults(launched: Launched, arguments: Settings) -> dict[str, Any]:
     """Returns defaults of the tool, by argument, that a DeepSpeed document may contradict and that
     are not those of TrainingArguments; None for one that is not known."""
-    if dialect != "trl":
+    if launched.dialect != "trl":
         return {}
-    rates = field_table("transformers").facts["trl_learning_rates"]
-    return {"learning_rate": rates.get(arguments.get(OBJECTIVE) or "sft")}
+    rates = arguments.table.facts["trl_learning_rates"]
+    return {"learning_rate": rates.get(arguments.given.get(OBJECTIVE) or "sft")}
 
 
 def stop_at_refused(launched: Launched, layout: Mapping[str, Any], stops: Stops) -> None:
@@ -173,14 +174,12 @@ def with_trainer_values(
     document: Mapping[str, Any],
     arguments: Settings,
     num_ranks: int | None,
+    launched: Launched,
     stops: Stops,
-    untyped: Untyped | None,
-    defaults: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Returns the document as the Trainer completes it: a value that is "auto" or missing comes
-    from TrainingArguments. Notes a stop for each value that contradicts these, and of values that
-    contradict a default what `untyped` says; without it nothing is compared. `defaults` are those
-    of the tool, by argument, where they differ from those of TrainingArguments."""
+    from TrainingArguments. Notes a stop for each value that contradicts these, and for one that
+    contradicts a default what `_untyped_of` returns."""
     completed = dict(document)
     of_trainer = {
         _MICRO_BATCH: arguments.integer(_MICRO_ARGUMENT),
@@ -193,7 +192,9 @@ def with_trainer_values(
                 completed[name] = False  # the default of TrainingArguments
         elif completed.get(name) in (None, _AUTO):
             completed[name] = value
+    untyped = _untyped_of(launched, arguments)
     if untyped is not None:
+        defaults = _other_defaults(launched, arguments)
         comparison = _Comparison(document, arguments, stops, untyped, defaults)
         comparison.compare_values()
         if comparison.has_other_batch(num_ranks):
@@ -221,8 +222,9 @@ class _Comparison:
     document: Mapping[str, Any]
     arguments: Settings
     stops: Stops
-    untyped: Untyped
+    untyped: _Untyped
     defaults: Mapping[str, Any]
+    """Defaults of the tool, by argument, where they differ from those of TrainingArguments."""
 
     def compare_values(self) -> None:
         """Notes the values of the document that are not those of the arguments."""

@@ -70,7 +70,7 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
     counting_notes: dict[str, str] = {}
     if launched.objective == "rlhf":
         preferences.put(OBJECTIVE, objective_of(settings))
-        # Messages are to show the setting by the name that the sender wrote.
+        # Messages show the setting by the name that the sender wrote.
         preferences.written[OBJECTIVE] = shown("rlhf_type", settings.value("rlhf_type"))
         objective = read_objective(preferences)
         workload |= workload_of(objective, preferences, assumed, has_adapters=bool(adapters))

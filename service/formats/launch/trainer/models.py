@@ -24,6 +24,8 @@ _TUNED = re.compile(r"-(?:instruct|chat|it)$", re.ASCII)
 """Words in the name of a checkpoint that say how it was tuned, and nothing of its shape."""
 _BITS = {"four": 4, "eight": 8}
 _USUAL_BITS = 4  # of GPTQ and AWQ
+MODEL_NAMES = ("model_name_or_path", "model_id")
+"""The settings of the Trainer's programs that name a model."""
 _PATH_MARKS = ("/", ".", "~")
 _CONFIG = "config.json"
 

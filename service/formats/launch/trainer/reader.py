@@ -28,10 +28,8 @@ from service.formats.launch.deepspeed.document import (
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, with_changes
 from service.formats.launch.trainer.deepspeed_arguments import (
     document_of,
-    other_defaults,
     stop_at_refused,
     stop_at_settings_of_file,
-    untyped_of,
     with_trainer_values,
 )
 from service.formats.launch.trainer.dialects import DIALECTS, in_names_of_trainer, trainer_table
@@ -39,7 +37,7 @@ from service.formats.launch.trainer.fsdp_arguments import stop_at_strategy_of_fs
 from service.formats.launch.trainer.kernels import lifted_rules, read_switches
 from service.formats.launch.trainer.launched import Launched, launched_in
 from service.formats.launch.trainer.megatron_swift import read_megatron
-from service.formats.launch.trainer.models import NamedModel, named_model
+from service.formats.launch.trainer.models import MODEL_NAMES, NamedModel, named_model
 from service.formats.launch.trainer.objectives import count_in_sequences, read_objective
 from service.formats.launch.trainer.trainer_settings import OBJECTIVE, TrainerSettings
 from service.formats.launch.trainer.training import (
@@ -58,8 +56,7 @@ from service.formats.shell.files import NO_FILES, LaunchFiles
 
 _ACCELERATE = accelerate_writer.NAME
 _DEEPSPEED = deepspeed_writer.NAME
-_MODEL_NAMES = ("model_name_or_path", "model_id")
-_TRAINER_ARGUMENTS = (*_MODEL_NAMES, "per_device_train_batch_size", "distributed_type")
+_TRAINER_ARGUMENTS = (*MODEL_NAMES, "per_device_train_batch_size", "distributed_type")
 """Settings of which any one shows that the Trainer runs."""
 
 
@@ -195,12 +192,7 @@ class _Reader:
             document.setdefault("sequence_parallel_size", ulysses)
         if has_trainer:
             document = with_trainer_values(
-                document,
-                trainer_settings,
-                num_ranks,
-                self.stops,
-                untyped=untyped_of(self.launched, runs_trainer=_shows_trainer(arguments)),
-                defaults=other_defaults(self.launched.dialect, arguments),
+                document, trainer_settings, num_ranks, self.launched, self.stops
             )
         document = with_changes(document, self.changes)
         settings = Settings(field_table(_DEEPSPEED), document)
@@ -361,7 +353,7 @@ class _Reader:
         arguments: Mapping[str, Any],
     ) -> LaunchReading:
         """Returns the reading with its model, and with the settings that nothing has read."""
-        setting = next((name for name in _MODEL_NAMES if arguments.get(name)), None)
+        setting = next((name for name in MODEL_NAMES if arguments.get(name)), None)
         model = NamedModel(id=None)
         workload = reading.workload
         if setting is not None:
@@ -427,11 +419,6 @@ class _Reader:
             warnings=(*unread_of_tool.warnings, *reading.warnings),
             ignored=tuple(dict.fromkeys((*unread_of_tool.no_account, *reading.ignored))),
         )
-
-
-def _shows_trainer(arguments: Mapping[str, Any]) -> bool:
-    """Returns True where the arguments of a program are such as the Trainer has."""
-    return bool(arguments.keys() & {*_TRAINER_ARGUMENTS} - {"distributed_type"})
 
 
 def _put_data_parallel_degree(layout: dict[str, Any], num_ranks: int | None) -> None:
