@@ -109,7 +109,7 @@ class _Reader:
         else:
             trainer, unread_of_tool = in_names_of_trainer(self.launched, self.version)
             self.assumed += trainer.assumed
-            self.default_origins |= _defaults_of_tool(trainer, self.launched)
+            self.default_origins |= trainer.default_origins(self.launched.settings)
             arguments = self._arguments_of(trainer)
             document = document_of(arguments, self.launched.files, self.reservations)
         if document is None and self._lacks_document(arguments):
@@ -401,7 +401,7 @@ class _Reader:
         """Returns the reading with settings called by the tool's own names, and with those
         settings of the tool that nothing has read."""
         reservations = [
-            replace(reservation, setting=_in_name_of_tool(reservation.setting, trainer))
+            replace(reservation, setting=trainer.in_name_of_tool(reservation.setting))
             for reservation in reading.reservations
         ]
         return replace(
@@ -410,7 +410,7 @@ class _Reader:
             version=trainer.release or reading.version,
             own_names=trainer.own_names,
             unresolved_parts={
-                part: _in_name_of_tool(problem, trainer)
+                part: trainer.in_name_of_tool(problem)
                 for part, problem in reading.unresolved_parts.items()
             },
             assumed=tuple(self.assumed),
@@ -431,29 +431,3 @@ def _put_data_parallel_degree(layout: dict[str, Any], num_ranks: int | None) -> 
         return
     axis = "dp_shard" if layout.get("zero_stage", 3) else "dp_replicate"
     layout[axis] = num_ranks // model_parallel
-
-
-_FIELD_OF_SETTING = {
-    "max_length": "workload.seq_len",
-    "per_device_train_batch_size": "layout.micro_batch",
-    "gradient_accumulation_steps": "num_micro_batches",
-    "bf16": "workload.precision",
-}
-"""By setting of the Trainer whose default differs between tools, the field that it decides."""
-
-
-def _defaults_of_tool(trainer: TrainerSettings, launched: Launched) -> dict[str, str]:
-    """Returns sentences for the answer that say which of the tool's defaults a value comes from,
-    by the field of the request. Settings that the launch gives have none."""
-    return {
-        field: f"the default of {trainer.name_in_tool(name)} in {trainer.framework}"
-        for name, field in _FIELD_OF_SETTING.items()
-        if name in trainer.settings and trainer.name_in_tool(name) not in launched.settings
-    }
-
-
-def _in_name_of_tool(text: str, trainer: TrainerSettings) -> str:
-    """Returns a setting with the name that the tool has for it: "sequence_len = 4096" for
-    "max_length = 4096"."""
-    name, equals, value = text.partition(" = ")
-    return f"{trainer.name_in_tool(name)}{equals}{value}"
