@@ -39,7 +39,8 @@ _RECIPE_OPTIONS = (
     "factory", "f", "config_name",
 )  # fmt: skip
 _RECIPE = re.compile(
-    r"(?P<model>\w+?)(?:_(?:pretrain|finetune|sft|peft|lora)\w*)?(?:\(.*\))?", re.ASCII
+    r"(?P<model>\w{1,99}?)(?:_(?:pretrain|finetune|sft|peft|lora)\w{0,99})?(?:\(.{0,999}\))?",
+    re.ASCII,
 )
 """The name of a recipe, which begins with that of its model, and may be called like a function."""
 _COUNT_OF_RECIPE = re.compile(r"\b(num_nodes|num_gpus_per_node)=(\d{1,6})\b", re.ASCII)

@@ -30,7 +30,7 @@ from service.formats.shell.ranks import VISIBLE, visible_devices
 _DEEPSPEED_MARKS = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
 _TRAINER_MARKS = ("model_name_or_path", "per_device_train_batch_size", "learning_rate")
 _SWIFT = re.compile(r"swift[./]cli[./](?:sft|pt|rlhf)", re.ASCII)
-_FACTORY = re.compile(r"llamafactory[./]\S*(?:launcher|cli)\b", re.ASCII)
+_FACTORY = re.compile(r"llamafactory[./]\S{0,99}(?:launcher|cli)\b", re.ASCII)
 _TRL = re.compile(
     r"\btrl[./]scripts[./]|(?:^|/)examples/scripts/(?:sft|dpo|kto|orpo|cpo)\.py$", re.ASCII
 )
