@@ -108,8 +108,8 @@ def _virtual_stages(arguments: Mapping[str, Any], model: NamedModel) -> Any:
         return arguments.get("virtual_pipeline_model_parallel_size")
     written = shown(_LAYERS_OF_CHUNK, layers_of_chunk)
     if model.id is None:
-        raise invalid_launch(written, "how many chunks that makes follows from the model's layers:"
-            " give layout.virtual_stages in its place")  # fmt: skip
+        rule = "counts layers, and those of the model are not known: give layout.virtual_stages"
+        raise invalid_launch(written, rule)
     counts = Settings(field_table(_TABLE), arguments)
     layers = catalogue.architecture(model.id).num_layers
     in_round = (counts.integer(_STAGES) or 1) * (counts.integer(_LAYERS_OF_CHUNK) or 1)
