@@ -44,7 +44,7 @@ _SPAN = re.compile(r"['\"]?\s{0,40}[:=]\s{0,40}['\"]?([\d:.]{1,30})(?=['\",\s}]|
 _INTEGER = re.compile(r"\s{0,9}=\s{0,9}([\d,]{1,20})")
 _LOSS = re.compile(rf"['\"]loss['\"]: ['\"]?({NUMBER})", re.IGNORECASE)
 _EVALUATED = re.compile(r"['\"]eval_\w|Running (?:Evaluation|Prediction)|eval metrics")
-"""What the Trainer prints of an evaluation."""
+"""The words that the Trainer prints of an evaluation."""
 _PEAKS: dict[str, MemoryKind] = {
     "memory/max_allocated (GiB)": "allocated",
     "memory/max_mem_allocated(gib)": "allocated",

@@ -49,9 +49,9 @@ _WITH_DEFAULTS_OF_TRAINER = ("trl", "llama_factory")
 """Tools whose programs take the defaults of TrainingArguments for what DeepSpeed's document has
 too."""
 _Reaction = Literal["stop", "reservation", "pass"]
-"""What is noted where a document contradicts the default of an argument that is not given: a stop
-where the tool is known to have the default of TrainingArguments, a reservation where the program
-may have one of its own, and nothing where the program may not be one of the Trainer."""
+"""The kind of note where a document contradicts the default of an argument that is not given: a
+stop where the tool is known to have the default of TrainingArguments, a reservation where the
+program may have one of its own, and nothing where the program may not be one of the Trainer."""
 
 
 def document_of(

@@ -66,7 +66,7 @@ class Launched:
     launcher: dict[str, Any] = field(default_factory=dict)
     """The settings of `accelerate launch`, in the names of its document."""
     launcher_document: dict[str, Any] = field(default_factory=dict)
-    """Those settings of accelerate's document that no flag of `accelerate launch` replaces."""
+    """The settings of accelerate's document that no flag of `accelerate launch` replaces."""
     files: LaunchFiles
     is_command: bool = False
     """A command was sent, not only a document."""
