@@ -85,7 +85,8 @@ def _job_of_object(
     # pod without accelerators, starts mpirun. So do containers with accelerators: one beside the
     # training, such as a daemon for the network, asks for none.
     for pod in (*working, *pods):
-        for container in sorted(_containers(pod.spec), key=_has_no_gpus):
+        containers = _containers(pod.spec)
+        for container in sorted(containers, key=lambda asked: not _gpus_of_container(asked)):
             environment = _environment(container, config_maps)
             text = str(entrypoint) if entrypoint else _command_line(container, environment)
             if text:
@@ -166,10 +167,6 @@ def _containers(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _gpus_of_container(container: Mapping[str, Any]) -> int | None:
     """Returns the accelerators that a container asks for; None where it asks for none."""
     return _gpus_of_resources(as_mapping(container.get("resources")))
-
-
-def _has_no_gpus(container: Mapping[str, Any]) -> bool:
-    return _gpus_of_container(container) is None
 
 
 def _gpus_of_pod(spec: Mapping[str, Any]) -> int | None:

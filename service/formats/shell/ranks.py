@@ -161,7 +161,9 @@ def _ranks_of_component(
     gpus = _gpus_on_node(launchers, nodes, tasks, all_ranks)
     if is_by_agent:
         per_node = innermost(launchers, _OF_AGENT)  # such as --nproc_per_node of torchrun
-        gpus = gpus or _visible_gpus(environment)
+        visible = visible_devices(environment)
+        if gpus is None and visible:
+            gpus = Figure(visible, f"{VISIBLE}={environment[VISIBLE]}")
     else:
         per_node = _ranks_on_node(launchers, tasks, gpus)
     if per_node is None and not all_ranks:
@@ -206,11 +208,6 @@ def visible_devices(environment: Mapping[str, str]) -> int | None:
     """Returns the number of GPUs that the environment leaves visible; None where it leaves all."""
     names = environment.get(VISIBLE, "").split(",")
     return len(names) if all(map(_DEVICE.fullmatch, names)) else None
-
-
-def _visible_gpus(environment: Mapping[str, str]) -> Figure | None:
-    count = visible_devices(environment)
-    return Figure(count, f"{VISIBLE}={environment[VISIBLE]}") if count else None
 
 
 def _require_gpus_for(
@@ -306,10 +303,7 @@ def _number_of_nodes(launchers: Sequence[Launcher], by_default: Figure | None) -
 
 
 def _with_nodes_of(
-    launcher: Launcher,
-    own: list[Figure],
-    outside: list[Figure],
-    launchers: Sequence[Launcher],
+    launcher: Launcher, own: list[Figure], outside: list[Figure], launchers: Sequence[Launcher]
 ) -> list[Figure]:
     """Returns the numbers of nodes that have to agree, once a launcher has `own` ones inside of
     launchers with those of `outside`."""

@@ -155,11 +155,7 @@ def launch_reading(
         unpadded_vocabulary=unpadded_vocabulary(args.given),
         assumed=(_OF_FORK,) if is_fork else (),
         settings_of_fields=_settings_of_fields(args, workload["precision"]),
-        stops=(
-            *stops.noted,
-            *unread.stops,
-            *broken,
-        ),
+        stops=(*stops.noted, *unread.stops, *broken),
         reservations=(*unread.reservations, *reserved),
         ignored=unread.no_account,
     )
