@@ -28,7 +28,8 @@ def require_known_spelling(text: Config) -> None:
     respelled = FAMILIES[text.model_type].keys
     own = {*class_defaults(text.model_type), *respelled.values()}
     # A key without a default is missed by its reader.
-    absent = [key for key in text.absent if not text.respell(respelled).is_written(key)]
+    written = text.respell(respelled)
+    absent = [key for key in text.absent if not written.is_written(key)]
     for name, value in text.values.items():
         if value is None or name in own:
             continue

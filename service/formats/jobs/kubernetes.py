@@ -53,14 +53,14 @@ def is_object(document: Any) -> bool:
 def job_of(documents: Sequence[Mapping[str, Any]]) -> JobText | None:
     """Returns the job among some Kubernetes objects, with the files of their ConfigMaps; None
     where no object starts anything."""
-    config_maps = {
-        str(as_mapping(document.get("metadata")).get("name")): {
-            str(name): str(text) for name, text in as_mapping(document.get("data")).items()
-        }
-        for document in documents
-        if document.get("kind") == "ConfigMap"
-    }
-    files = {name: text for texts in config_maps.values() for name, text in texts.items()}
+    config_maps: dict[str, Mapping[str, str]] = {}
+    files: dict[str, str] = {}
+    for document in documents:
+        if document.get("kind") == "ConfigMap":
+            data = as_mapping(document.get("data"))
+            texts = {str(name): str(text) for name, text in data.items()}
+            config_maps[str(as_mapping(document.get("metadata")).get("name"))] = texts
+            files |= texts  # of those without a name too, as generators write them
     for document in documents:
         job = _job_of_object(document, config_maps)
         if job is not None:
@@ -82,10 +82,11 @@ def _job_of_object(
     working = [pod for pod in pods if _gpus_of_pod(pod.spec)] or pods
     entrypoint = spec.get("entrypoint")  # of a RayJob
     # Pods with accelerators come first. Those of an MPIJob may have no command: its launcher, a
-    # pod without accelerators, starts mpirun.
-    # A container beside the one that trains, such as a daemon for the network, asks for none.
+    # pod without accelerators, starts mpirun. So do containers with accelerators: one beside the
+    # training, such as a daemon for the network, asks for none.
     for pod in (*working, *pods):
-        for container in sorted(_containers(pod.spec), key=_has_no_gpus):
+        containers = _containers(pod.spec)
+        for container in sorted(containers, key=lambda asked: not _gpus_of_container(asked)):
             environment = _environment(container, config_maps)
             text = str(entrypoint) if entrypoint else _command_line(container, environment)
             if text:
@@ -166,10 +167,6 @@ def _containers(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _gpus_of_container(container: Mapping[str, Any]) -> int | None:
     """Returns the accelerators that a container asks for; None where it asks for none."""
     return _gpus_of_resources(as_mapping(container.get("resources")))
-
-
-def _has_no_gpus(container: Mapping[str, Any]) -> bool:
-    return _gpus_of_container(container) is None
 
 
 def _gpus_of_pod(spec: Mapping[str, Any]) -> int | None:

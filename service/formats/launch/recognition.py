@@ -39,7 +39,7 @@ _PAIR = re.compile(r"(?<![\w.-])([A-Za-z_][\w.]{0,99})=(?!=)", re.ASCII)
 _KEY = re.compile(
     r"(?:^|[{,])[ \t]{0,99}[\"']?([A-Za-z_][\w-]{0,99})[\"']?[ \t]?:", re.ASCII | re.M
 )
-_SECTION = re.compile(r"^(?:model|train):[ \t]*$", re.ASCII | re.M)
+_SECTION = re.compile(r"^(?:model|train):[ \t]{0,99}$", re.ASCII | re.M)
 """A section that configurations of Megatron-Bridge, and of NeMo, have in YAML."""
 _DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} ", re.ASCII)
 _ACCELERATE = re.compile(r"\baccelerate(?:-launch|[\w.]{0,40}launch|\s+launch)\b", re.ASCII)

@@ -15,8 +15,8 @@ _MESSAGE = re.compile(r"out of memory\. Tried to allocate ")
 _REACH = 2000  # characters that a message has at most
 _OTHER_PROCESS = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
 _MUCH_OF_A_DEVICE = 1 / 3
-"""What is left to a run beside so much says little of the memory that it needs. Contexts that other
-ranks leave on a device are far smaller."""
+"""If other processes hold this share of a device, that memory ran out says little of the run. The
+contexts that its other ranks leave on a device are far smaller."""
 _GIB = {"bytes": 2**-30, "KiB": 2**-20, "MiB": 2**-10, "GiB": 1.0}
 # The second of two forms is that of PyTorch before 2.2: "(GPU 0; 79.15 GiB total capacity; 66.2 GiB
 # already allocated; 25.19 MiB free; 70.1 GiB reserved in total by PyTorch)".

@@ -4,7 +4,6 @@ crashed."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from service.formats.logs.lines import Log
 from shardwright.secrets import mask_secrets
@@ -88,7 +87,7 @@ _ENDED = re.compile(
 """Messages that a person or a scheduler stopped the run, or that it trained to its end."""
 _IGNORED_EXCEPTION = re.compile(
     r"Exception ignored in.{0,1000}\n(?:.{0,100}Traceback \(most recent call last\).{0,100}\n)?"
-    r"(?:(?:\[[^\]\n]{1,80}\]:?|\d{1,6}:)?\s{2}.{0,2000}\n){0,200}.{0,2000}"
+    r"(?:(?:\[[^\]\n]{1,80}\]:?|\d{1,6}:)?[ \t]{2}.{0,2000}\n){0,200}.{0,2000}"
 )
 """An exception in the clean-up of an object, up to the line that names it (Python/errors.c)."""
 _LINE_REACH = 2000  # characters of a line that are looked at
@@ -102,13 +101,13 @@ def ending(text: str, last_line: int) -> str:
     return _IGNORED_EXCEPTION.sub("", "\n".join(lines))
 
 
-def ends_in_crash(ending: str) -> bool:
+def ends_in_crash(end: str) -> bool:
     """Returns whether the end of a log has the last words of a process that failed. A run that was
     stopped from outside, or had trained to its end, did not fail, whatever its processes say as
     they end."""
-    if CRASHED.search(ending) is None:
+    if CRASHED.search(end) is None:
         return False
-    lines = [line for line in _lines(ending) if not _OF_THE_LAUNCHER.search(line)]
+    lines = [line for line in _lines(end) if not _OF_THE_LAUNCHER.search(line)]
     reasons = (line for line in lines if _ENDED.search(line) or _says_why(line))
     return _ENDED.search(next(reasons, "")) is None
 
@@ -116,14 +115,13 @@ def ends_in_crash(ending: str) -> bool:
 def ran_out_in_evaluation(text: str) -> bool:
     """Returns whether the last traceback that ends with a device out of memory is of an
     evaluation."""
-    frames = None
-    for match in OUT_OF_MEMORY.finditer(text):
-        earliest = max(0, match.start() - _TRACEBACK_REACH)
-        start = text.rfind(_TRACEBACK, earliest, match.start())
-        frames = text[start : match.start()] if start >= 0 else frames
-    return frames is not None and any(
-        _SAVES_TOO not in frame.group() for frame in _FRAME_OF_EVALUATION.finditer(frames)
-    )
+    for match in reversed([*OUT_OF_MEMORY.finditer(text)]):
+        end = match.start()
+        start = text.rfind(_TRACEBACK, max(0, end - _TRACEBACK_REACH), end)
+        if start >= 0:
+            frames = _FRAME_OF_EVALUATION.finditer(text, start, end)
+            return any(_SAVES_TOO not in frame.group() for frame in frames)
+    return False
 
 
 def last_error(text: str) -> str | None:
@@ -131,16 +129,23 @@ def last_error(text: str) -> str | None:
     no line does. Errors of processes that lost a peer, and then a launcher's report that one of its
     processes failed, are taken only where there is nothing else. A Python exception is preferred
     to other messages."""
-    lines = _lines(text)
-    of_processes = [line for line in lines if not _OF_THE_LAUNCHER.search(line)]
-    of_causes = [line for line in of_processes if not _OF_A_LOST_PEER.search(line)]
-    # In the order of how much they explain.
-    for candidates in (of_causes, of_processes, lines):
-        for pattern in (_EXCEPTION, _OTHER_LAST_WORDS):
-            match = next(_matches_from_the_end(pattern, candidates), None)
-            if match is not None:
-                return _quoted(match)
-    return None
+    last_of_rank: dict[int, str] = {}  # the smaller the rank, the more the words explain
+    for line in reversed(_lines(text)):
+        for rank, pattern in enumerate((_EXCEPTION, _OTHER_LAST_WORDS), start=_rank(line)):
+            match = pattern.search(line)
+            if match:
+                last_of_rank.setdefault(rank, match.group())
+        if 0 in last_of_rank:
+            break
+    return _quoted(last_of_rank[min(last_of_rank)]) if last_of_rank else None
+
+
+def _rank(line: str) -> int:
+    """Returns the rank of an exception in a line, by who says it. Other last words have the next
+    rank, so ranks are two apart."""
+    if _OF_THE_LAUNCHER.search(line):
+        return 4
+    return 2 if _OF_A_LOST_PEER.search(line) else 0
 
 
 def _lines(text: str) -> list[str]:
@@ -149,14 +154,6 @@ def _lines(text: str) -> list[str]:
 
 def _says_why(line: str) -> bool:
     return _EXCEPTION.search(line) is not None or _OTHER_LAST_WORDS.search(line) is not None
-
-
-def _matches_from_the_end(pattern: re.Pattern[str], lines: list[str]) -> Iterator[str]:
-    """Yields the matching part of each line that matches, the last line first."""
-    for line in reversed(lines):
-        match = pattern.search(line)
-        if match:
-            yield match.group()
 
 
 def _quoted(text: str) -> str:

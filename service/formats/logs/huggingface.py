@@ -44,7 +44,7 @@ _SPAN = re.compile(r"['\"]?\s{0,40}[:=]\s{0,40}['\"]?([\d:.]{1,30})(?=['\",\s}]|
 _INTEGER = re.compile(r"\s{0,9}=\s{0,9}([\d,]{1,20})")
 _LOSS = re.compile(rf"['\"]loss['\"]: ['\"]?({NUMBER})", re.IGNORECASE)
 _EVALUATED = re.compile(r"['\"]eval_\w|Running (?:Evaluation|Prediction)|eval metrics")
-"""What the Trainer prints of an evaluation."""
+"""The words that the Trainer prints of an evaluation."""
 _PEAKS: dict[str, MemoryKind] = {
     "memory/max_allocated (GiB)": "allocated",
     "memory/max_mem_allocated(gib)": "allocated",
@@ -124,13 +124,7 @@ def _bars_of_runs(log: Log, drawn: Mapping[int, Sequence[_Drawing]]) -> list[Seq
     if totals and totals[-1] in drawn:
         last_first = dict.fromkeys(reversed(totals))
         return [drawn[total] for total in reversed(last_first) if total in drawn]
-    # Bars that took equally long are told apart by the number of their drawings.
-    runs = [
-        max(
-            drawn.values(),
-            key=lambda drawings: (max(each.bar.elapsed_s for each in drawings), len(drawings)),
-        )
-    ]
+    runs = [max(drawn.values(), key=_length)]
     last_loss = _last_line(log, _LOSS, "loss")
     last_evaluation = _last_line(log, _EVALUATED, "eval", "Running ")
     for drawings in drawn.values():  # in the order of their first drawings
@@ -140,6 +134,12 @@ def _bars_of_runs(log: Log, drawn: Mapping[int, Sequence[_Drawing]]) -> list[Seq
         if drawings[0].line.number > end and is_run:
             runs.append(drawings)
     return runs
+
+
+def _length(drawings: Sequence[_Drawing]) -> tuple[float, int]:
+    """Returns how long a bar took. The number of its drawings tells apart bars that took equally
+    long."""
+    return max(drawing.bar.elapsed_s for drawing in drawings), len(drawings)
 
 
 def _is_closed(drawings: Sequence[_Drawing]) -> bool:

@@ -4,6 +4,7 @@ read like the dump of its run."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
@@ -39,11 +40,9 @@ def filled_in(values: Mapping[str, str]) -> dict[str, str]:
     arguments |= _layer_counts(arguments)
     if not is_unset("window_size"):  # typed as 127,0 and dumped as (127, 0)
         arguments["window_size"] = f"({arguments['window_size'].strip('()[] ')})"
-    hidden = arguments.get("hidden_size", "None")
-    if is_unset("ffn_hidden_size") and hidden.isdecimal():
-        arguments["ffn_hidden_size"] = str(
-            _usual_width(int(hidden), arguments.get("swiglu") == "True")
-        )
+    hidden = _count(arguments.get("hidden_size"))
+    if is_unset("ffn_hidden_size") and hidden is not None:
+        arguments["ffn_hidden_size"] = str(_usual_width(hidden, arguments.get("swiglu") == "True"))
     if is_unset("padded_vocab_size"):
         arguments["padded_vocab_size"] = _padded_vocabulary(arguments)
     return arguments
@@ -52,10 +51,8 @@ def filled_in(values: Mapping[str, str]) -> dict[str, str]:
 def unpadded_vocabulary(values: Mapping[str, str]) -> int | None:
     """Returns the size of the vocabulary before padding, which depends on the tensor-parallel
     degree; None where it is not known."""
-    size = values.get("vocab_size", "None")
-    if not size.isdecimal():
-        size = vocabulary_of_tokenizer(values) or "None"
-    return int(size) if size.isdecimal() else None
+    size = _count(values.get("vocab_size"))
+    return _count(vocabulary_of_tokenizer(values)) if size is None else size
 
 
 def vocabulary_of_tokenizer(values: Mapping[str, str]) -> str | None:
@@ -90,10 +87,15 @@ def _padded_vocabulary(values: Mapping[str, str]) -> str:
     times the tensor-parallel ranks (megatron/training/vocab_utils.py); "None" where it is not
     known."""
     size = unpadded_vocabulary(values)
-    divisor = values.get("make_vocab_size_divisible_by", "128")
-    tp = values.get("tensor_model_parallel_size", "1")
-    is_padded = values.get("pad_vocab_size") != "False" and divisor.isdecimal() and tp.isdecimal()
-    if size is None or not is_padded:
+    divisor = _count(values.get("make_vocab_size_divisible_by", "128"))
+    tp = _count(values.get("tensor_model_parallel_size", "1"))
+    is_padded = values.get("pad_vocab_size") != "False"
+    if size is None or divisor is None or tp is None or not is_padded:
         return str(size)
-    multiple = max(int(divisor) * int(tp), 1)
+    multiple = max(divisor * tp, 1)
     return str(-(-size // multiple) * multiple)
+
+
+def _count(text: str | None) -> int | None:
+    """Returns a whole number; None for any other text. No count of a job has more digits."""
+    return int(text) if text and re.fullmatch(r"\d{1,15}", text, re.ASCII) else None

@@ -23,8 +23,8 @@ from service.formats.shell.faults import (
 
 Use = Literal["read", "no_account", "not_described"]
 USES: tuple[Use, ...] = get_args(Use)
-_TRUE = ("true", "yes", "on", "1")
-_FALSE = ("false", "no", "off", "0")
+TRUE_WORDS = ("true", "yes", "on", "1")
+FALSE_WORDS = ("false", "no", "off", "0")
 _NONE = ("none", "null", "~", "")
 _LARGEST = 10**15  # no count or size of a job is larger, and floats are exact up to here
 KINDS = {
@@ -129,9 +129,9 @@ class Field:
     def _parse_boolean(self, text: str) -> bool:
         """Returns the truth value of a word such as "true" or "no". Raises Invalid for other
         words."""
-        if text.lower() not in (*_TRUE, *_FALSE):
+        if text.lower() not in (*TRUE_WORDS, *FALSE_WORDS):
             raise self.invalid(text, "must be true or false")
-        return text.lower() in _TRUE
+        return text.lower() in TRUE_WORDS
 
 
 def shown(name: str, value: object) -> str:

@@ -23,6 +23,7 @@ from service.formats.shell.headers import PBS, SBATCH, Header, header_of
 from service.formats.shell.hostfile import hosts_of
 from service.formats.shell.programs import (
     LAUNCHERS,
+    REMOTE,
     assigned_variables,
     base_name,
     is_python,
@@ -40,7 +41,7 @@ _OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w.]*=.*", re.ASCII | re.DOTALL)
 _BEGINS_OVERRIDES = re.compile(
     r"(?:\s|#[^\n]*\n)*+(?:['\"]?[+~]{0,2}[A-Za-z_][\w.]*['\"]?=|\Z)", re.ASCII
 )
-_STARTS_ON_NODES = {*LAUNCHERS, "ray", "ssh", "pdsh", "clush"}
+_STARTS_ON_NODES = {*LAUNCHERS, *REMOTE, "ray"}
 _MOST_NAMED = 5
 """Programs that an error names."""
 _KEPT = 4

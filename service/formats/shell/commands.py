@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
-from models.errors import Invalid
 from service.formats.shell.conditions import Truth, condition_of_words
 from service.formats.shell.edits import edited_words
+from service.formats.shell.files import LaunchFiles
 from service.formats.shell.headers import as_batch_text
 from service.formats.shell.programs import (
     SHELLS,
@@ -174,19 +174,10 @@ class Commands:
             self.reader.budget.spend(len(text))  # so that loops cannot write without end
             content = text if _SHELL_FILE.search(name) else _BARE_VARIABLE.sub(r'"$\1"', text)
             if appends:
-                name = self._known_name(name)
+                if name not in written:
+                    name = self.reader.files.certain_name(name) or name
                 content = written.get(name, self.reader.files.texts.get(name, "")) + content
             written[name] = content
-
-    def _known_name(self, name: str) -> str:
-        """Returns the name by which a file was written or sent, which may be that of another path;
-        `name` itself where it was not, or may be one of several."""
-        if name in self.reader.script.written:
-            return name
-        try:
-            return self.reader.files.sent_name(name) or name
-        except Invalid:
-            return name
 
     # -- commands
 
@@ -253,9 +244,16 @@ class Commands:
 
     def _note_edits(self, command: Statement, streams: _Streams) -> None:
         """Notes the known files that a command changes in place."""
-        for word in edited_words(command.words, streams.input):
-            if self._text_of(word) is not None:
-                self.reader.script.edits.setdefault(word, " ".join(command.words))
+        words = dict.fromkeys(edited_words(command.words, streams.input))
+        if not words:
+            return
+        files = self._known_files()
+        names = {*map(base_name, files.texts)}
+        edits = self.reader.script.edits
+        for word in words:
+            # Most words name no file, which is told by their last part more quickly.
+            if word not in edits and base_name(word) in names and files.certain_name(word):
+                edits[word] = " ".join(command.words)
 
     def _run_inner_script(
         self, words: list[str], environment: Mapping[str, str], streams: _Streams
@@ -269,8 +267,8 @@ class Commands:
                 return False
             if any(base_name(word) in _SUBMITS for word in inner.before):
                 # Its #SBATCH lines count, and the options of sbatch go before them.
-                given = map(as_batch_text, _options_of_sbatch(inner.before))
-                self.reader.script.batch_texts += [inner.text, *given]
+                given = as_batch_text(_options_of_sbatch(inner.before))
+                self.reader.script.batch_texts += [inner.text, given]
         self.reader.run_text(
             inner.text,
             before=inner.before,
@@ -309,20 +307,26 @@ class Commands:
     def _text_of(self, name: str) -> str | None:
         """Returns the text of a file that the script has written or that was sent; None for any
         other file."""
-        written = self.reader.script.written
-        if name in written:
-            return written[name]
-        return self.reader.files.with_written(written).find(name)
+        text = self.reader.script.written.get(name)
+        return self._known_files().find(name) if text is None else text
+
+    def _known_files(self) -> LaunchFiles:
+        """Returns the files that the script has written or that were sent."""
+        return self.reader.files.with_written(self.reader.script.written)
 
     # -- commands of the shell
 
     def _copy(self, words: list[str], streams: _Streams, line: int) -> Truth:
         """Interprets `cp` and `mv` of one file, where its text is known."""
         names = [word for word in words[1:] if not word.startswith("-")]
-        text = self._text_of(names[0]) if len(names) == 2 else None
-        if text is None:
+        if len(names) != 2:
             return None
         source, target = names
+        files = self._known_files()
+        known = files.certain_name(source)
+        if known is None:
+            return None
+        text = files.texts[known]
         name = target + base_name(source) if target.endswith("/") else target
         self.reader.budget.spend(len(text))
         self.reader.script.written[name] = text
@@ -428,11 +432,10 @@ class Commands:
         return True
 
 
-def _options_of_sbatch(words: Sequence[str]) -> list[Sequence[str]]:
-    """Returns the options of sbatch, where these words have some: [["-N", "2"]]."""
+def _options_of_sbatch(words: Sequence[str]) -> Sequence[str]:
+    """Returns the words behind sbatch, ("-N", "2"); none where these words have no sbatch."""
     names = [*map(base_name, words)]
-    behind = words[names.index("sbatch") + 1 :] if "sbatch" in names else ()
-    return [behind] if behind else []
+    return words[names.index("sbatch") + 1 :] if "sbatch" in names else ()
 
 
 def _without_shell(words: Sequence[str]) -> tuple[str, ...]:

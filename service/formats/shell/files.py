@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from os.path import commonprefix
 
@@ -88,6 +89,13 @@ class LaunchFiles:
                 raise invalid_launch(shortened(name), rule)
             return exact[0]
         return nearest[0]
+
+    def certain_name(self, name: str) -> str | None:
+        """Returns the name under which a file was sent; None where it was not, and where it may be
+        one of several."""
+        with suppress(Invalid):
+            return self.sent_name(name)
+        return None
 
     def only_text(self) -> str | None:
         """Returns the text of the only file; None where there are several, or none."""

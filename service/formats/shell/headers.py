@@ -27,8 +27,9 @@ _GRANT_VARIABLES = {
     "gpus-per-node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
 }
 """The variables in which Slurm says what it gave a job, by option."""
-_MOST_NOTED = 3
-"""Lines that answers repeat."""
+_MOST_NOTED = 3  # lines that answers repeat
+_MOST_COMPONENTS = 128  # of a heterogeneous job: Slurm takes no more (MAX_HET_JOB_COMPS)
+_SPAN = re.compile(r"(\d{1,3})(?:-(\d{1,3}))?", re.ASCII)
 _OTHER_NAMES = {"nodes": ("N",), "gpus-per-node": ("gres",), "ntasks": ("n",), "gpus": ("G",)}
 """Options that ask for the same."""
 
@@ -117,8 +118,8 @@ def _header_of_text(text: str) -> Header:
     asks for nodes."""
     lines = [line.lstrip() for line in text.splitlines()]
     # sbatch and qsub read a script up to its first command.
-    is_command = (number for number, line in enumerate(lines) if line and line[0] != "#")
-    end = next(is_command, len(lines))
+    commands = (number for number, line in enumerate(lines) if line and line[0] != "#")
+    end = next(commands, len(lines))
     components = [options(words) for words in _words_of_components(lines[:end])]
     if any(components):
         ignored = [line for line in lines[end:] if line.startswith(SBATCH)]
@@ -216,17 +217,14 @@ def _with_grants(header: Header, environment: Mapping[str, str]) -> Header:
 def used_components(header: Header, before: Sequence[str]) -> list[int]:
     """Returns the indices of the components of a heterogeneous job that a command runs on: [0,
     2] for srun --het-group=0,2. Without that option srun runs on the first, and mpirun on all."""
-    everything = [*range(header.num_components)]
+    everything = [*range(min(header.num_components, _MOST_COMPONENTS))]
     named = options(before).get("het-group")
     if named is None:
         return everything if {"mpirun", "mpiexec"} & {*before} else [0]
     chosen: set[int] = set()
     for part in named.split(","):
-        first, _, last = part.partition("-")
-        if first.isdecimal() and (last or first).isdecimal():
-            chosen |= {
-                component
-                for component in everything
-                if int(first) <= component <= int(last or first)
-            }
+        span = _SPAN.fullmatch(part)
+        if span is not None:
+            last = int(span[2] or span[1])
+            chosen.update(everything[int(span[1]) : last + 1])
     return sorted(chosen) or [0]  # what names no component counts as not given

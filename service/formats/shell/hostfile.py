@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from service.formats.shell.files import LaunchFiles
 from service.formats.shell.headers import options
+from service.formats.shell.launchers import positive_integer
 from service.formats.shell.programs import base_name
 
 _LINE = re.compile(r"(?P<host>[\w.:-]{1,253})\s+slots=(?P<slots>\d{1,4})\s*(?:#.*)?", re.ASCII)
@@ -65,8 +66,8 @@ def _ranks_by_host(slots: Mapping[str, int], flags: Mapping[str, str]) -> dict[s
             # A host that is listed without devices is excluded as a whole.
             ranks[host] = max(ranks[host] - len(devices), 0) if devices else 0
     hosts = [host for host, count in ranks.items() if count]
-    hosts = hosts[: _count(flags.get("num_nodes", ""))]  # all, where that is None
-    num_gpus = _count(flags.get("num_gpus", ""))
+    hosts = hosts[: positive_integer(flags.get("num_nodes"))]  # all, where that is None
+    num_gpus = positive_integer(flags.get("num_gpus"))
     return {host: ranks[host] if num_gpus is None else num_gpus for host in hosts}
 
 
@@ -75,7 +76,3 @@ def _hosts_and_devices(text: str) -> list[tuple[str, set[str]]]:
     {"0", "2"})] for worker-0@worker-1:0,2. An empty set means all devices."""
     matches = [_FILTER.fullmatch(part) for part in text.split("@")]
     return [(match[1], {*(match[2] or "").split(",")} - {""}) for match in matches if match]
-
-
-def _count(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"\d{1,5}", text, re.ASCII) else None

@@ -25,6 +25,7 @@ NODE_OPTIONS = (*_NODE_RANKS, "relative", "r", "nodelist", "w")
 """Options of launchers that say which node of a job a command is started on."""
 _LAUNCHER_MODULES = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
 SHELLS = {"sh", "bash", "zsh", "dash", "ksh"}
+_MOST_OPTIONS = 24  # words of a shell's options in front of its text; scripts have a few
 _TRAINERS = {
     "axolotl": ("train", "fine-tune", "finetune"),
     "llamafactory-cli": ("train",),
@@ -37,7 +38,7 @@ _TRAINERS = {
     "nemo": ("llm",),
 }
 """Programs with commands of their own, and those of them that train."""
-_REMOTE = {"ssh", "pdsh", "clush", "dsh"}
+REMOTE = {"ssh", "pdsh", "clush", "dsh"}
 """Programs whose last word is a command of a shell elsewhere."""
 _TEXT_OPTIONS = ("--command", "--wrap", "--COMMAND")
 """Options of xpk, gcloud, sbatch and MaxText's runners whose value is a command of a shell."""
@@ -156,7 +157,7 @@ def wrapped_shell_text(words: Sequence[str]) -> Wrapped | None:
             if word.startswith(f"{option}="):
                 return Wrapped(tuple(words[:index]), word.partition("=")[2])
     # ssh HOST "cd /work && python train.py"
-    if base_name(words[0]) in _REMOTE and len(words) > 2 and " " in words[-1]:
+    if base_name(words[0]) in REMOTE and len(words) > 2 and " " in words[-1]:
         return Wrapped(tuple(words[:-1]), words[-1])
     return None
 
@@ -166,16 +167,15 @@ def _text_behind_shell(words: Sequence[str], index: int) -> Wrapped | None:
     None where that shell runs a file."""
     takes_text = False
     is_value = False
-    for place in range(index + 1, len(words)):
-        word = words[place]
+    for place, word in enumerate(words[index + 1 : index + _MOST_OPTIONS], start=index + 1):
         is_option = word.startswith(("-", "+"))
         if not is_option and not is_value:
             # The word behind the text is its $0, and no argument.
             behind = tuple(words[place + 2 :])
             return Wrapped(tuple(words[:index]), word, behind) if takes_text else None
-        takes_text |= re.fullmatch(r"-[a-z]*c[a-z]*", word) is not None
+        takes_text |= re.fullmatch(r"-[a-z]{0,20}c[a-z]{0,20}", word) is not None
         # `-o pipefail` has its value in the next word.
-        is_value = is_option and re.fullmatch(r"[-+][a-z]*[oO]", word) is not None
+        is_value = is_option and re.fullmatch(r"[-+][a-z]{0,20}[oO]", word) is not None
     return None
 
 
@@ -210,10 +210,10 @@ def without_node_words(words: Sequence[str]) -> tuple[str, ...]:
     for place, (before, word) in enumerate(zip(["", *words], words, strict=False)):
         # Behind the program the short names may be options of its own.
         names = NODE_OPTIONS if place < program else _NODE_RANKS
-        is_rank = word.startswith("-") and _option_name(word) in names
+        is_rank = word.startswith("-") and option_name(word) in names
         # In `--node_rank 1` the rank is the next word.
         is_flag = before.startswith("-") and "=" not in before
-        is_value_of_rank = is_flag and _option_name(before) in names
+        is_value_of_rank = is_flag and option_name(before) in names
         if not is_rank and not is_value_of_rank:
             common.append(word)
     return tuple(common)
@@ -224,19 +224,17 @@ def assigned_variables(words: Sequence[str]) -> dict[str, str]:
     `docker run -e TP=4`, and of `srun --export=ALL,TP=4`, in which commas divide them."""
     assigned: dict[str, str] = {}
     for before, word in zip(["", *words], words, strict=False):
-        name, has_value, value = word.partition("=")
-        if name in _SETTERS and has_value:
+        option, _, value = word.partition("=")
+        if option in _SETTERS:
             texts = _BETWEEN_VARIABLES.split(value)
         else:
             texts = _BETWEEN_VARIABLES.split(word) if before in _SETTERS else [word]
-        for text in texts:
-            if _ASSIGNMENT.match(text):
-                variable, _, content = text.partition("=")
-                assigned[variable] = content
+        pairs = (text.partition("=") for text in texts if _ASSIGNMENT.match(text))
+        assigned |= {name: content for name, _, content in pairs}
     return assigned
 
 
-def _option_name(word: str) -> str:
+def option_name(word: str) -> str:
     """Returns the name of an option: node_rank for --node-rank=1."""
     return word.partition("=")[0].lstrip("-").replace("-", "_")
 

@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from service.formats.shell.launchers import positive_integer
+
 _TYPE = re.compile(r"(?P<name>[a-z]\w{0,20})-(?P<size>\d{1,5}(?:x\d{1,3}){0,2})", re.ASCII)
 _GPU_TYPE = re.compile(
     r"(?P<chip>(?:gb|[ahbl])\d{1,3}(?:-mega)?(?:-\d{1,3}gb)?)-(?P<count>\d)(?:-nolssd)?", re.ASCII
@@ -63,7 +65,7 @@ def slices_of(options: Mapping[str, str]) -> Slices | None:
     counted_per_chip = 2 if not is_shape and chip in _OF_TWO_CORES else 1
     return Slices(
         chip=chip,
-        count=_number(options, "num_slices"),
+        count=positive_integer(options.get("num_slices")) or 1,
         chips_of_slice=math.prod(counts) // counted_per_chip,
         shape=counts if is_shape else None,
     )
@@ -75,10 +77,5 @@ def gpu_machines_of(options: Mapping[str, str]) -> GpuMachines | None:
     match = _GPU_TYPE.fullmatch(options.get("device_type", ""))
     if match is None:
         return None
-    return GpuMachines(match["chip"], _number(options, "num_nodes"), int(match["count"]))
-
-
-def _number(options: Mapping[str, str], name: str) -> int:
-    """Returns the number of slices or machines; one where the option does not give it."""
-    text = options.get(name, "1")
-    return int(text) if re.fullmatch(r"\d{1,4}", text, re.ASCII) else 1
+    nodes = positive_integer(options.get("num_nodes")) or 1
+    return GpuMachines(match["chip"], nodes, int(match["count"]))

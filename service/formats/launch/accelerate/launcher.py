@@ -41,7 +41,7 @@ _CONFIG_OF_PREFIX = {
 def launcher_settings(words: Sequence[str]) -> dict[str, Any]:
     """Returns the settings that the words between `accelerate launch` and the script give:
     {"fsdp_config.fsdp_version": "2"} for --fsdp_version 2."""
-    flags = flags_of([word for word in words if word != "launch"], _SWITCHES)
+    flags = _flags(words)
     # -m says only that the script is a module, and "" is the name of a bare --.
     return dict(_in_document(name, value) for name, value in flags.items() if name not in ("m", ""))
 
@@ -49,7 +49,7 @@ def launcher_settings(words: Sequence[str]) -> dict[str, Any]:
 def stops_of(words: Sequence[str]) -> list[Stop]:
     """Returns the stop where several flags between `accelerate launch` and the script each choose
     the kind of training (_validate_launch_command)."""
-    given = flags_of([word for word in words if word != "launch"], _SWITCHES)
+    given = _flags(words)
     kinds = [name for name in _EXCLUSIVE if name in given]
     if len(kinds) < 2:
         return []
@@ -64,6 +64,10 @@ def stops_of(words: Sequence[str]) -> list[Stop]:
             hides_layout=True,
         )
     ]
+
+
+def _flags(words: Sequence[str]) -> dict[str, str]:
+    return flags_of([word for word in words if word != "launch"], _SWITCHES)
 
 
 def _in_document(name: str, value: str) -> tuple[str, str]:

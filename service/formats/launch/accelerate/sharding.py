@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.formats.settings.field import shown
+from service.formats.settings.field import FALSE_WORDS, TRUE_WORDS, shown
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stopped, Stops
 from service.formats.shell.faults import invalid_launch
@@ -19,13 +19,13 @@ SOURCE = (
     "accelerate 1.15.0: parallelism_config.py, utils/dataclasses.py, and"
     " torch.distributed.device_mesh"
 )
-_STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
+STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 """The strategies of FSDP1, in the order of their numbers from 1 (utils/constants.py,
 FSDP_SHARDING_STRATEGY)."""
 _KEEPS_GATHERED = ("shard_grad_op", "hybrid_shard_zero2")
 """The strategies that keep parameters gathered from one micro-batch to the next."""
-_TRUE = ("true", "yes", "y", "t", "on", "1")
-_FALSE = ("false", "no", "n", "f", "off", "0")
+_TRUE = (*TRUE_WORDS, "y", "t")
+_FALSE = (*FALSE_WORDS, "n", "f")
 """The words that FSDP2 takes for fsdp_reshard_after_forward (utils/environment.py, str_to_bool)."""
 DEGREES = "parallelism_config.parallelism_config_"
 """The beginning of accelerate's names for degrees of parallelism, such as …tp_size."""
@@ -107,11 +107,11 @@ def quotient(num_devices: int, divisor: int, rule: str) -> int:
 def _strategy_name(value: object) -> str:
     """Returns the name of a sharding strategy of FSDP1 in lower case: full_shard for "FULL_SHARD"
     and for its number, 1. Raises Invalid for any other."""
+    names = {str(number): name for number, name in enumerate(STRATEGIES, start=1)}
     strategy = str(value).lower()
-    if strategy.isdigit() and 1 <= int(strategy) <= len(_STRATEGIES):
-        strategy = _STRATEGIES[int(strategy) - 1]
-    if strategy not in _STRATEGIES:
-        rule = f"must be one of {', '.join(map(str.upper, _STRATEGIES))}"
+    strategy = names.get(strategy, strategy)
+    if strategy not in STRATEGIES:
+        rule = f"must be one of {', '.join(map(str.upper, STRATEGIES))}"
         raise invalid_launch(shown("fsdp_sharding_strategy", value), rule)
     return strategy
 

@@ -8,6 +8,7 @@ The *ranks* of a document include those of tensor parallelism.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,7 @@ from service.formats.shell.faults import invalid_launch
 
 SOURCE = f"deepspeed {RELEASE}: runtime/config.py, DeepSpeedConfig"
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "muon": "muon", "sgd": "sgd_momentum"}
+_STAGES = re.compile(r"\d{1,6}", re.ASCII)
 _ON_HOST = ("cpu", "nvme")
 _MOST_VALUES = 4  # that a cure names
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -115,7 +117,8 @@ def _degrees(settings: Settings) -> dict[str, Any]:
     ep = settings.integer("expert_parallel.autoep_size")
     etp = settings.integer("expert_parallel.expert_tensor_parallel_size")
     stages = settings.given.get("pipeline.stages")
-    if isinstance(stages, str) and stages.isdigit():  # DeepSpeed takes texts here, such as "auto"
+    # DeepSpeed takes texts here, such as "auto".
+    if isinstance(stages, str) and _STAGES.fullmatch(stages):
         settings.put("pipeline.stages", int(stages))
     layout: dict[str, Any] = {
         "pp": settings.integer("pipeline.stages") or 1,

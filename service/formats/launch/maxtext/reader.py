@@ -83,6 +83,7 @@ class _Reader:
         self.ignored = sources.ignored
         self.assumed = sources.assumed
         self.memory_fraction = sources.memory_fraction
+        self.may_be_earlier = sources.may_be_earlier
         self.given = sources.settings.given
         self.values = {**sources.settings.table.defaults(), **self.of_model, **self.given}
         """All settings: those of the text, else of the file of the model, else the defaults."""
@@ -124,8 +125,8 @@ class _Reader:
                 *self.stops.noted,
                 *unread.stops,
                 *_stops(self.values, math.prod(degrees["fsdp"])),
-                *(() if self._is_earlier else stops_of_kernels(self.values)),
-                *stops_of_data(self.values, is_earlier=self._is_earlier),
+                *(() if self.may_be_earlier else stops_of_kernels(self.values)),
+                *stops_of_data(self.values, is_earlier=self.may_be_earlier),
             ),
             settings=self.settings.known,
             reservations=unread.reservations,
@@ -133,11 +134,6 @@ class _Reader:
             ignored=(*self.ignored, *unread.no_account),
             assumed=tuple(self.assumed),
         )
-
-    @property
-    def _is_earlier(self) -> bool:
-        """Returns True where the launch may be of an earlier release, which refuses less."""
-        return self.settings.is_earlier_program or self.settings.is_other_release
 
     def _default_origins(self) -> dict[str, str]:
         """Returns sentences for the answer that say which default a sequence length or a batch

@@ -267,12 +267,16 @@ class SettingSources:
             self.settings.put(name, field.checked(value))
 
     @property
+    def may_be_earlier(self) -> bool:
+        """Returns True where the launch may be of an earlier release, which refuses less."""
+        return self.settings.is_earlier_program or self.settings.is_other_release
+
+    @property
     def _earlier(self) -> Mapping[str, Any]:
         """Returns the settings that only earlier releases have, which are valid where the launch
         may be of one. Each has its default, and is null where it is of no account."""
-        may_be_earlier = self.settings.is_earlier_program or self.settings.is_other_release
         settings: Mapping[str, Any] = self.settings.table.facts["earlier"]
-        return settings if may_be_earlier else {}
+        return settings if self.may_be_earlier else {}
 
     def _read_earlier(self, name: str, value: Any) -> None:
         """Ignores a setting of earlier releases that changes nothing, or adds a reservation."""
@@ -317,8 +321,8 @@ class SettingSources:
     def _read_memory_fraction(self, variable: str, value: str) -> None:
         """Reads the part of a GPU's memory that JAX may allocate. Adds a reservation for a value
         that is no part of it, or is not known."""
-        is_part = re.fullmatch(r"0*\.\d{1,9}|1(?:\.0*)?", value, re.ASCII)
-        if is_part and float(value) > 0:
+        is_number = re.fullmatch(r"0{0,9}\.\d{1,9}|1(?:\.0{0,9})?", value, re.ASCII)
+        if is_number and float(value) > 0:
             self.memory_fraction = float(value)
         else:
             reason = "it decides how much memory JAX may allocate"

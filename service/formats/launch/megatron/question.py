@@ -155,11 +155,7 @@ def launch_reading(
         unpadded_vocabulary=unpadded_vocabulary(args.given),
         assumed=(_OF_FORK,) if is_fork else (),
         settings_of_fields=_settings_of_fields(args, workload["precision"]),
-        stops=(
-            *stops.noted,
-            *unread.stops,
-            *broken,
-        ),
+        stops=(*stops.noted, *unread.stops, *broken),
         reservations=(*unread.reservations, *reserved),
         ignored=unread.no_account,
     )
@@ -239,11 +235,12 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
         dp = data_parallel_degree(args, tp * pp * cp)
     even_split: list[int] = []  # even chunks need no numbers
     chunks = stops.attempt(lambda: layers_per_chunk(args, pp, virtual), instead=even_split)
-    layers = args.integer("num_layers") or 10**4  # more than any model has, where it is not known
+    num_layers = args.integer("num_layers") or 0  # 0 stands for an unknown number
+    layers = num_layers or 10**4  # more than any model has
     # One replica stands in for numbers of replicas that do not divide the ranks.
     one_instance = args.replaced(num_distributed_optimizer_instances="1")
     # The pipeline of DeepSpeed balances what does not divide (runtime/pipe/module.py).
-    is_uneven = args.boolean("deepspeed") and pp > 1 and layers % pp > 0
+    is_uneven = args.boolean("deepspeed") and num_layers % pp > 0
     layout: dict[str, Any] = {
         "tp": tp,
         "pp": pp,
@@ -283,7 +280,7 @@ def _micro_batch_group_reservations(
     stages = layout["pp"]
     batch = args.integer("global_batch_size")
     of_rank = ("dp_shard", "dp_replicate", "micro_batch")
-    is_known = batch is not None and all(name in layout for name in of_rank)
+    is_known = all(name in layout for name in of_rank)
     if layout["virtual_stages"] == 1 or batch is None or not is_known:
         return
     micro_batches, remainder = divmod(batch, math.prod(layout[name] for name in of_rank))

@@ -27,6 +27,7 @@ from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings, changes_nothing
 from service.formats.shell.command import Command, split_command
 from service.formats.shell.files import LaunchFiles
+from service.formats.shell.programs import option_name
 
 _DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
 _FEWEST_DUMPED = 3  # fewer lines of that form may be of another program
@@ -132,8 +133,9 @@ def _read_deepspeed_files(settings: Settings, files: LaunchFiles) -> dict[str, s
         settings.reservations += document.unread().reservations
         for name, value in document.known.items():
             field = document.table.field(name)
-            is_read = field is not None and field.use == "read" and name not in _SAID_BY_FLAGS
-            if field is not None and is_read and not changes_nothing(field, value):
+            if field is None or field.use != "read" or name in _SAID_BY_FLAGS:
+                continue
+            if not changes_nothing(field, value):
                 reason = f"it stands in {file}, and is read of flags alone"
                 settings.add_text_reservation(document.shown(name), reason)
     return arguments
@@ -179,7 +181,7 @@ def _read_document(document: Any) -> Source:
     flags: dict[str, Any] = {}
     others: dict[str, str] = {}
     for key, value in _innermost_settings(_arguments_of(document)):
-        name = key.lstrip("-").replace("-", "_")
+        name = option_name(key)
         flag = f"--{name.replace('_', '-')}"
         if flag_of_alias.get(flag, flag) in table().fields:
             flags[flag] = value

@@ -24,6 +24,7 @@ from service.formats.settings.settings import Settings
 from service.formats.shell.command import split_command
 from service.formats.shell.faults import invalid_launch, require_arguments_defined, require_defined
 from service.formats.shell.files import LaunchFiles
+from service.formats.shell.launchers import positive_integer
 
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*(?:\.\w+)+)\s+=\s+(\S.*?)\s*(?:#.*)?", re.ASCII)
 _YAML_LINE = re.compile(r"\s*(-\s.*|[A-Za-z_][\w.-]*\s*:(\s.*)?)", re.ASCII)
@@ -38,7 +39,8 @@ _RECIPE_OPTIONS = (
     "factory", "f", "config_name",
 )  # fmt: skip
 _RECIPE = re.compile(
-    r"(?P<model>\w+?)(?:_(?:pretrain|finetune|sft|peft|lora)\w*)?(?:\(.*\))?", re.ASCII
+    r"(?P<model>\w{1,99}?)(?:_(?:pretrain|finetune|sft|peft|lora)\w{0,99})?(?:\(.{0,999}\))?",
+    re.ASCII,
 )
 """The name of a recipe, which begins with that of its model, and may be called like a function."""
 _COUNT_OF_RECIPE = re.compile(r"\b(num_nodes|num_gpus_per_node)=(\d{1,6})\b", re.ASCII)
@@ -235,8 +237,7 @@ def _megatron_text(name: str, text: str) -> str:
 def _apply_run_options(overrides: Overrides, options: Mapping[str, str]) -> None:
     """Sets the number of ranks, and the mixed precision, by the launch script's options or
     NeMo's trainer. Raises Invalid for an unknown compute_dtype."""
-    if options.get("num_gpus", "").isdecimal():
-        overrides.num_ranks = int(options["num_gpus"])
+    overrides.num_ranks = positive_integer(options.get("num_gpus")) or overrides.num_ranks
     counts = dict(_COUNT_OF_RECIPE.findall(overrides.recipe or ""))
     if len(counts) == 2:
         overrides.num_ranks = math.prod(map(int, counts.values()))

@@ -20,7 +20,11 @@ from service.formats.launch.switch_settings import switch_fields
 from service.formats.launch.torchtitan.earlier_releases import RELEASE as EARLIER
 from service.formats.launch.torchtitan.flags import LaunchedSettings, read_flags
 from service.formats.launch.torchtitan.pipeline import PER_STAGE, READ_SCHEDULES, read_split
-from service.formats.launch.torchtitan.stops import stops_at_start, stops_of_earlier_release
+from service.formats.launch.torchtitan.stops import (
+    compiles_model,
+    stops_at_start,
+    stops_of_earlier_release,
+)
 from service.formats.launch.torchtitan.writer import (
     FRAMEWORK,
     IMPLEMENTATIONS,
@@ -116,6 +120,10 @@ class _Reader:
         workload = self._workload(layout)
         stack = self._stack(layout)
         unread = self.settings.unread()
+        if earlier:
+            at_start = stops_of_earlier_release(values, layout, earlier)
+        else:
+            at_start = stops_at_start(values, layout, self.config)
         return LaunchReading(
             format=NAME,
             framework=FRAMEWORK,
@@ -129,15 +137,7 @@ class _Reader:
             devices_setting=None if values[_SHARD_DEGREE] == -1 else f"--{_SHARD_DEGREE}",
             num_micro_batches=_num_micro_batches(values, layout, workload),
             default_origins=self._default_origins(layout),
-            stops=(
-                *self.stops.noted,
-                *unread.stops,
-                *(
-                    stops_of_earlier_release(values, layout, earlier)
-                    if earlier
-                    else stops_at_start(values, layout, self.config)
-                ),
-            ),
+            stops=(*self.stops.noted, *unread.stops, *at_start),
             settings=self.settings.known,
             reservations=unread.reservations,
             ignored=(*(earlier.ignored if earlier else ()), *unread.no_account),
@@ -257,7 +257,7 @@ class _Reader:
             self.settings.add_reservation(
                 name, reason, "use a schedule that is: 1F1B or Interleaved1F1B"
             )
-        elif schedule == "zero_bubble_v" and self._compiles_model:
+        elif schedule == "zero_bubble_v" and compiles_model(self.values):
             reason = "torch.compile is said not to go with schedules that split backward passes"
             self.settings.add_reservation(name, reason, "leave --compile.enable out")
         # Under a schedule with several chunks a rank, torchtitan makes two unless told otherwise.
@@ -387,11 +387,6 @@ class _Reader:
             rule = f"must be a multiple of {what} = {divisor}"
             self.stops.note(Stopped(f"--{name}", value, rule, f"--{name} {multiples}"))
 
-    @property
-    def _compiles_model(self) -> bool:
-        """Returns True where torch.compile takes the model, and not the loss alone."""
-        return bool(self.values["compile.enable"]) and "model" in self.values["compile.components"]
-
     def _stack(self, layout: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the fields of the stack: its switches, which are choices of software that no
         layout makes. Those of compilation and CUDA graphs have the value that takes effect, since
@@ -400,8 +395,7 @@ class _Reader:
         values = self.values
         switches = {**config.get("sets", {}), **self.given}
         components = values["compile.components"]
-        compiles_model = self._compiles_model
-        switches["compile.enable"] = compiles_model
+        switches["compile.enable"] = compiles_model(values)
         if "compile.components" in switches:  # given in any order, compared in that of the table
             switches["compile.components"] = [
                 component for component in _COMPONENTS if component in components
@@ -414,7 +408,7 @@ class _Reader:
         stack = {"name": NAME, **switch_fields(NAME, switches, self._release), **scaling}
         if captures:
             stack["launch"] = "graph"  # kernels may be captured uncompiled
-        if values["compile.enable"] and not compiles_model:
+        if values["compile.enable"] and not compiles_model(values):
             stack["loss"] = "compiled" if "loss" in components else "pytorch"
         if layout["tp"] > 1 and not layout["sequence_parallel"]:
             stack["sequence_parallel"] = [True, False]  # the catalogue's stack has True alone

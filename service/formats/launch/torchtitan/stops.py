@@ -22,8 +22,15 @@ SOURCE = f"torchtitan {RELEASE}: trainer.py, Trainer.Config"
 COMPILE = f"torchtitan {RELEASE}: config/configs.py, CompileConfig"
 _DISABLES_GRAPHS = "training.disable_cuda_graphs"
 _ASYNC_TENSOR = "compile.enable_async_tensor_parallel"
+_NEEDS_COMPILATION = "needs --compile.enable, with model among --compile.components"
 _EXPERT_DEGREE = "parallelism.expert_parallel_degree"
 _REPLICAS = "parallelism.data_parallel_replicate_degree"
+
+
+def compiles_model(values: Mapping[str, Any]) -> bool:
+    """Returns True where torch.compile takes the model, and not the loss alone. `values` has all
+    settings by their names in 0.3.0."""
+    return bool(values["compile.enable"]) and "model" in values["compile.components"]
 
 
 def stops_at_start(
@@ -41,14 +48,12 @@ def stops_at_start(
     if captures and layout["ep"] > 1 and has_standard_dispatcher:
         rule = "the standard dispatcher of experts does not go with CUDA graphs: set it"
         yield Stop(setting=f"--{_DISABLES_GRAPHS}", value=False, rule=rule, source=SOURCE)
-    compiles_model = values["compile.enable"] and "model" in values["compile.components"]
-    if values[_ASYNC_TENSOR] and not compiles_model:
-        rule = "needs --compile.enable, with model among --compile.components"
-        yield Stop(setting=f"--{_ASYNC_TENSOR}", value=True, rule=rule, source=COMPILE)
-    if values[RECOMPUTE] == "memory-budget" and not compiles_model:
-        rule = "needs --compile.enable, with model among --compile.components"
+    if values[_ASYNC_TENSOR] and not compiles_model(values):
+        setting = f"--{_ASYNC_TENSOR}"
+        yield Stop(setting=setting, value=True, rule=_NEEDS_COMPILATION, source=COMPILE)
+    if values[RECOMPUTE] == "memory-budget" and not compiles_model(values):
         setting = "activation-checkpoint:memory-budget"
-        yield Stop(setting=setting, value=True, rule=rule, source=SOURCE)
+        yield Stop(setting=setting, value=True, rule=_NEEDS_COMPILATION, source=SOURCE)
     if values["debug.batch_invariant"]:
         rule = "is not for pre-training"
         yield Stop(setting="--debug.batch_invariant", value=True, rule=rule, source=SOURCE)
@@ -68,15 +73,14 @@ def stops_of_earlier_release(
             rule = f"is not made for {model}: {lack['reason']}"
             source = lack["source"].format(model=model)
             yield _stop_of_earlier(name, values[name], rule, source, f"--{name} 1")
-    compiles_model = values["compile.enable"] and "model" in values["compile.components"]
-    if values[_ASYNC_TENSOR] and layout["tp"] > 1 and not compiles_model:
-        rule = "needs --compile.enable, with model among --compile.components"
+    if values[_ASYNC_TENSOR] and layout["tp"] > 1 and not compiles_model(values):
         name = name_in(_ASYNC_TENSOR, EARLIER)
-        yield _stop_of_earlier(name, True, rule, "distributed/tensor_parallel.py")
-    if values[RECOMPUTE] == "memory-budget" and not compiles_model:
-        rule = "memory_budget needs --compile.enable, with model among --compile.components"
+        file = "distributed/tensor_parallel.py"
+        yield _stop_of_earlier(name, True, _NEEDS_COMPILATION, file)
+    if values[RECOMPUTE] == "memory-budget" and not compiles_model(values):
+        name = "activation_checkpoint.mode"
         file = "distributed/activation_checkpoint.py"
-        yield _stop_of_earlier("activation_checkpoint.mode", "memory_budget", rule, file)
+        yield _stop_of_earlier(name, "memory_budget", f"memory_budget {_NEEDS_COMPILATION}", file)
     if earlier.converts_with_recipe and earlier.older[GATHERS]:
         rule = "does not go with a recipe_name of float8: leave one of them out"
         yield _stop_of_earlier(GATHERS, True, rule, "components/quantization/float8.py")

@@ -9,6 +9,7 @@ from itertools import takewhile
 from typing import Any
 
 from service.formats.shell.faults import require_arguments_defined
+from service.formats.shell.programs import option_name
 
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]{0,99})=(.*)", re.ASCII | re.DOTALL)
 _FILE = re.compile(r"[^-\s]\S*\.(?:ya?ml|json)", re.ASCII)
@@ -36,8 +37,8 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
             continue
         require_arguments_defined(word)
         if word.startswith("--"):
-            name, equals, value = word.partition("=")
-            name = name.lstrip("-").replace("-", "_")
+            name = option_name(word)
+            _, equals, value = word.partition("=")
             values_of[name] = [value] if equals else []
             flag = None if equals else name
     return {name: _value(values) for name, values in values_of.items()}
@@ -77,8 +78,8 @@ def flags_of(words: Sequence[str], switches: Collection[str] = ()) -> dict[str, 
     index = 0
     while index < len(words):
         require_arguments_defined(words[index])
-        flag, equals, value = words[index].partition("=")
-        name = flag.lstrip("-").replace("-", "_")
+        name = option_name(words[index])
+        _, equals, value = words[index].partition("=")
         has_value = index + 1 < len(words) and not words[index + 1].startswith("-")
         if equals or name in switches or not has_value:
             flags[name] = value if equals else "true"

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from service.formats.launch.documents import read_settings, sent_settings
 from service.formats.launch.trainer.dialects import DIALECTS
 from service.formats.launch.trainer.launched import Launched
+from service.formats.launch.trainer.models import MODEL_NAMES
 from service.formats.launch.trainer.trainer_settings import OBJECTIVE, note_stop
 from service.formats.launch.trainer.training import accumulation_steps
 from service.formats.settings.field import shown
@@ -47,10 +48,10 @@ _NAMES_DOCUMENT = "deepspeed_config.deepspeed_config_file"
 _WITH_DEFAULTS_OF_TRAINER = ("trl", "llama_factory")
 """Tools whose programs take the defaults of TrainingArguments for what DeepSpeed's document has
 too."""
-Untyped = Literal["stop", "reservation", "pass"]
-"""What is noted where a document has another value than an argument that is not typed: a stop where
-the tool is known to have the default of TrainingArguments, a reservation where the program may have
-one of its own, and nothing where the program may not be one of the Trainer."""
+_Reaction = Literal["stop", "reservation", "pass"]
+"""The kind of note where a document contradicts the default of an argument that is not given: a
+stop where the tool is known to have the default of TrainingArguments, a reservation where the
+program may have one of its own, and nothing where the program may not be one of the Trainer."""
 
 
 def document_of(
@@ -106,10 +107,9 @@ def _document_of_plugin(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
-def untyped_of(launched: Launched, *, runs_trainer: bool) -> Untyped | None:
+def _reaction_to_defaults(launched: Launched, arguments: Settings) -> _Reaction | None:
     """Returns what is noted where a DeepSpeed document contradicts a default of the Trainer; None
-    for a program that is named after being without one, such as run_clm_no_trainer.py.
-    `runs_trainer` says that the program has arguments of the Trainer."""
+    for a program that is named after being without one, such as run_clm_no_trainer.py."""
     if "no_trainer" in launched.program:
         return None
     if launched.dialect in _WITH_DEFAULTS_OF_TRAINER:
@@ -117,17 +117,18 @@ def untyped_of(launched: Launched, *, runs_trainer: bool) -> Untyped | None:
     # The Trainer takes a document as --deepspeed, and DeepSpeed's own parser as this flag.
     has_own_engine = "deepspeed_config" in launched.settings
     has_other_defaults = launched.dialect in DIALECTS
-    is_of_trainer = runs_trainer and not has_own_engine
-    return "reservation" if is_of_trainer and not has_other_defaults else "pass"
+    runs_trainer = any(name in arguments.given for name in (*MODEL_NAMES, _MICRO_ARGUMENT))
+    may_compare = runs_trainer and not (has_own_engine or has_other_defaults)
+    return "reservation" if may_compare else "pass"
 
 
-def other_defaults(dialect: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _other_defaults(launched: Launched, arguments: Settings) -> dict[str, Any]:
     """Returns defaults of the tool, by argument, that a DeepSpeed document may contradict and that
     are not those of TrainingArguments; None for one that is not known."""
-    if dialect != "trl":
+    if launched.dialect != "trl":
         return {}
-    rates = field_table("transformers").facts["trl_learning_rates"]
-    return {"learning_rate": rates.get(arguments.get(OBJECTIVE) or "sft")}
+    rates = arguments.table.facts["trl_learning_rates"]
+    return {"learning_rate": rates.get(arguments.given.get(OBJECTIVE) or "sft")}
 
 
 def stop_at_refused(launched: Launched, layout: Mapping[str, Any], stops: Stops) -> None:
@@ -141,7 +142,7 @@ def stop_at_refused(launched: Launched, layout: Mapping[str, Any], stops: Stops)
     if layout["zero_stage"] == 3:
         refused["ZeRO 3 of DeepSpeed"] = facts.get("refused_in_zero_3", [])
     for beside, names in refused.items():
-        for name in filter(settings.boolean, names):
+        for name in filter(settings.boolean, names):  # of LLaMA-Factory; no other tool has such
             rule = f"does not go with {beside}"
             note_stop(settings, name, rule, "hparams/parser.py", "leave it out")
     stops.noted += settings.stops
@@ -173,14 +174,12 @@ def with_trainer_values(
     document: Mapping[str, Any],
     arguments: Settings,
     num_ranks: int | None,
+    launched: Launched,
     stops: Stops,
-    untyped: Untyped | None,
-    defaults: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Returns the document as the Trainer completes it: a value that is "auto" or missing comes
-    from TrainingArguments. Notes a stop for each value that contradicts these, and of values that
-    contradict a default what `untyped` says; without it nothing is compared. `defaults` are those
-    of the tool, by argument, where they differ from those of TrainingArguments."""
+    from TrainingArguments. Notes a stop for each value that contradicts these, and for one that
+    contradicts a default what `_reaction_to_defaults` returns."""
     completed = dict(document)
     of_trainer = {
         _MICRO_BATCH: arguments.integer(_MICRO_ARGUMENT),
@@ -193,8 +192,10 @@ def with_trainer_values(
                 completed[name] = False  # the default of TrainingArguments
         elif completed.get(name) in (None, _AUTO):
             completed[name] = value
-    if untyped is not None:
-        comparison = _Comparison(document, arguments, stops, untyped, defaults)
+    reaction = _reaction_to_defaults(launched, arguments)
+    if reaction is not None:
+        defaults = _other_defaults(launched, arguments)
+        comparison = _Comparison(document, arguments, stops, reaction, defaults)
         comparison.compare_values()
         if comparison.has_other_batch(num_ranks):
             del completed[_BATCH]  # the numbers of a rank count for more
@@ -221,8 +222,9 @@ class _Comparison:
     document: Mapping[str, Any]
     arguments: Settings
     stops: Stops
-    untyped: Untyped
+    reaction: _Reaction
     defaults: Mapping[str, Any]
+    """Defaults of the tool, by argument, where they differ from those of TrainingArguments."""
 
     def compare_values(self) -> None:
         """Notes the values of the document that are not those of the arguments."""
@@ -233,18 +235,18 @@ class _Comparison:
         for name, defaults in compared.items():
             if name == _MICRO_BATCH and finds_batch:
                 continue
-            typed = [self._typed(argument) for argument in defaults]
+            given = [self._given(argument) for argument in defaults]
             values = [
                 self.defaults.get(argument, default) if value is None else value
-                for value, (argument, default) in zip(typed, defaults.items(), strict=True)
+                for value, (argument, default) in zip(given, defaults.items(), strict=True)
             ]
-            is_typed = any(value is not None for value in typed)
+            is_given = any(value is not None for value in given)
             if formats.get(name) is not None:  # which the launcher may set too
-                values, is_typed = [formats[name]], True
+                values, is_given = [formats[name]], True
             if None not in values:
                 value = values if len(values) > 1 else values[0]
                 said = f"which --{' and --'.join(defaults)} of TrainingArguments says"
-                self._compare(name, value, said, is_typed=is_typed)
+                self._compare(name, value, said, is_given=is_given)
 
     def has_other_batch(self, num_ranks: int | None) -> bool:
         """Returns True, and notes it, where the document has another train_batch_size than the
@@ -255,24 +257,24 @@ class _Comparison:
             return False
         calculated = micro_batch * (steps or 1) * num_ranks
         said = f"which the Trainer calculates for {num_ranks} ranks"
-        return self._compare(_BATCH, calculated, said, is_typed=steps is not None)
+        return self._compare(_BATCH, calculated, said, is_given=steps is not None)
 
-    def _typed(self, argument: str) -> Any:
+    def _given(self, argument: str) -> Any:
         """Returns the value of an argument; None where it is not given or not known."""
         if argument not in self.arguments.given:
             return None
         value = self.arguments.value(argument)
         return None if isinstance(value, str) else value
 
-    def _compare(self, name: str, value: Any, said: str, *, is_typed: bool) -> bool:
+    def _compare(self, name: str, value: Any, said: str, *, is_given: bool) -> bool:
         """Returns True, and notes it, where the document has another value than the arguments.
         `said` is the clause that says which of them have `value`."""
         in_document = self.document.get(name)
         is_alike = in_document == value or str(in_document).lower() == str(value).lower()
         if in_document in (None, _AUTO) or is_alike:
             return False
-        rule = f"is not {json.dumps(value)}, {said}{'' if is_typed else ' by default'}"
-        if is_typed or self.untyped == "stop":
+        rule = f"is not {json.dumps(value)}, {said}{'' if is_given else ' by default'}"
+        if is_given or self.reaction == "stop":
             self.stops.noted.append(
                 Stop(
                     setting=name,
@@ -283,7 +285,7 @@ class _Comparison:
                 )
             )
             return True
-        if self.untyped == "reservation":
+        if self.reaction == "reservation":
             self.arguments.add_text_reservation(
                 shown(name, in_document),
                 f"it {rule}: transformers stops, unless the program has another default",

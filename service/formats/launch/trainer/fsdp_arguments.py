@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from service.formats.launch.accelerate.launcher import with_prefixes
+from service.formats.launch.accelerate.sharding import STRATEGIES
 from service.formats.launch.documents import sent_settings
 from service.formats.settings.field import shown
 from service.formats.settings.reservation import Reservation
@@ -14,7 +15,6 @@ from service.formats.settings.stop import Stop, Stops
 from service.formats.shell.faults import invalid_launch
 from service.formats.shell.files import LaunchFiles
 
-_STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 _STRATEGIES_OF_FSDP2 = ("full_shard", "shard_grad_op")
 _OFF_VALUES: tuple[Any, ...] = (None, False, "", "false", "False", [])
 _USUAL_VERSION = 2
@@ -26,8 +26,7 @@ def with_fsdp(
 ) -> dict[str, Any]:
     """Returns the arguments with `fsdp` written as in accelerate's document: {"fsdp":
     "full_shard offload"} becomes distributed_type FSDP, fsdp_config.fsdp_reshard_after_forward
-    and fsdp_config.fsdp_offload_params. A strategy that FSDP2 does not have stays
-    in `fsdp`."""
+    and fsdp_config.fsdp_offload_params. A strategy that FSDP2 does not have stays in `fsdp`."""
     options = arguments.pop("fsdp", None)
     file = arguments.pop("fsdp_config", None)
     if options in _OFF_VALUES:  # fsdp_config alone switches nothing on
@@ -69,12 +68,12 @@ def _put_option(settings: dict[str, Any], option: str) -> None:
     Raises Invalid for an unknown word."""
     if option == "offload":
         settings.setdefault("fsdp_config.fsdp_offload_params", True)
-    elif option in _STRATEGIES and str(settings[_VERSION]) == "1":
+    elif option in STRATEGIES and str(settings[_VERSION]) == "1":
         settings.setdefault("fsdp_config.fsdp_sharding_strategy", option)
     elif option in _STRATEGIES_OF_FSDP2:
         settings.setdefault("fsdp_config.fsdp_reshard_after_forward", option == "full_shard")
-    elif option in _STRATEGIES:
+    elif option in STRATEGIES:
         settings["fsdp"] = option  # at which transformers stops
     elif option not in ("auto_wrap", "true", "True"):
-        rule = f"must be some of {', '.join(_STRATEGIES)}, offload and auto_wrap"
+        rule = f"must be some of {', '.join(STRATEGIES)}, offload and auto_wrap"
         raise invalid_launch(shown("fsdp", option), rule)

@@ -23,11 +23,14 @@ from service.formats.settings.stop import Stop
 from service.formats.shell.command import files_of, split_command
 from service.formats.shell.faults import invalid_launch
 from service.formats.shell.files import LaunchFiles
+from service.formats.shell.launchers import positive_integer
+from service.formats.shell.programs import base_name, option_name
+from service.formats.shell.ranks import VISIBLE, visible_devices
 
 _DEEPSPEED_MARKS = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
 _TRAINER_MARKS = ("model_name_or_path", "per_device_train_batch_size", "learning_rate")
 _SWIFT = re.compile(r"swift[./]cli[./](?:sft|pt|rlhf)", re.ASCII)
-_FACTORY = re.compile(r"llamafactory[./]\S*(?:launcher|cli)\b", re.ASCII)
+_FACTORY = re.compile(r"llamafactory[./]\S{0,99}(?:launcher|cli)\b", re.ASCII)
 _TRL = re.compile(
     r"\btrl[./]scripts[./]|(?:^|/)examples/scripts/(?:sft|dpo|kto|orpo|cpo)\.py$", re.ASCII
 )
@@ -63,7 +66,7 @@ class Launched:
     launcher: dict[str, Any] = field(default_factory=dict)
     """The settings of `accelerate launch`, in the names of its document."""
     launcher_document: dict[str, Any] = field(default_factory=dict)
-    """Those settings of accelerate's document that no flag of `accelerate launch` replaces."""
+    """The settings of accelerate's document that no flag of `accelerate launch` replaces."""
     files: LaunchFiles
     is_command: bool = False
     """A command was sent, not only a document."""
@@ -163,7 +166,7 @@ def _launched_by(command: Started, files: LaunchFiles) -> Launched:
     arguments = command.arguments
     program = command.program
     method = objective_in_name(program) if dialect in _OF_TRAINER else None
-    if program.rpartition("/")[2] in _DIALECTS_OF_TOOLS:  # `trl dpo …`, `axolotl train …`
+    if base_name(program) in _DIALECTS_OF_TOOLS:  # `trl dpo …`, `axolotl train …`
         method, arguments = arguments[0], arguments[1:]
         program = f"{program} {method}"
     launched = Launched(
@@ -226,7 +229,7 @@ def _split_at_launcher(
     words = own
     for word in arguments[:end]:
         if word.startswith("--"):
-            name = word.partition("=")[0].lstrip("-").replace("-", "_")
+            name = option_name(word)
             is_own = name in _OF_AXOLOTL or field_table("axolotl").field(name) is not None
             words = own if is_own else handed_on
         words.append(word)
@@ -236,7 +239,7 @@ def _split_at_launcher(
 def _dialect_of_program(command: Started) -> str:
     """Returns the tool whose settings the arguments of a program are: "axolotl", "trl", …;
     "transformers" for any other script."""
-    name = command.program.rpartition("/")[2]
+    name = base_name(command.program)
     if name in _DIALECTS_OF_TOOLS:
         return _DIALECTS_OF_TOOLS[name]
     if command.program.startswith("axolotl."):
@@ -271,13 +274,12 @@ def _num_devices(command: Started, launcher_arguments: Sequence[str]) -> int | N
         return shell.num_ranks
     environment = shell.environment
     of_torchrun = flags_of(launcher_arguments)
-    per_node = _count(of_torchrun.get("nproc_per_node")) or shell.nproc_per_node
-    per_node = per_node or _count(environment.get("NPROC_PER_NODE"))
+    per_node = positive_integer(of_torchrun.get("nproc_per_node")) or shell.nproc_per_node
+    per_node = per_node or positive_integer(environment.get("NPROC_PER_NODE"))
     # Without a number, ranks are started on the devices that the environment makes visible.
-    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
-    if per_node is None and re.fullmatch(r"[\d,]+", visible):
-        per_node = len(visible.split(","))
-    nodes = shell.nnodes or _count(of_torchrun.get("nnodes")) or _count(environment.get("NNODES"))
+    per_node = per_node or visible_devices(environment)
+    nodes = shell.nnodes or positive_integer(of_torchrun.get("nnodes"))
+    nodes = nodes or positive_integer(environment.get("NNODES"))
     has_hosts = any(word.startswith(("--hostfile", "-H")) for word in command.launcher_words)
     if per_node is None or (nodes is None and has_hosts):
         return None
@@ -289,8 +291,7 @@ def _note_one_process(command: Started, launched: Launched) -> None:
     that is to use DeepSpeed. It does so unless a variable tells it to start a process on each
     (cli/main.py, use_torchrun; arguments/sft_args.py, _init_deepspeed)."""
     environment = command.command.environment
-    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
-    devices = len(visible.split(","))
+    devices = visible_devices(environment) or 1
     starts_more = environment.keys() & {"NPROC_PER_NODE", "NNODES"}
     if devices == 1 or starts_more or command.command.num_ranks is not None:
         return
@@ -300,20 +301,16 @@ def _note_one_process(command: Started, launched: Launched) -> None:
     )
     cure = f"write NPROC_PER_NODE={devices} in front, for a process on each"
     if launched.settings.get("deepspeed") is None:
-        setting = f"CUDA_VISIBLE_DEVICES = {visible}"
+        setting = f"{VISIBLE} = {environment[VISIBLE]}"
         launched.reservations.append(Reservation(setting=setting, reason=reason, cure=cure))
         return
     launched.stops.append(
         Stop(
-            setting="CUDA_VISIBLE_DEVICES",
-            value=visible,
+            setting=VISIBLE,
+            value=environment[VISIBLE],
             rule=f"{reason}, which does not go with DeepSpeed: {cure}",
             source="ms-swift 4.6.0: arguments/sft_args.py, _init_deepspeed",
             cure=f"NPROC_PER_NODE={devices}",
             hides_layout=True,
         )
     )
-
-
-def _count(text: str | None) -> int | None:
-    return int(text) if text and re.fullmatch(r"\d{1,5}", text) else None

@@ -13,8 +13,13 @@ from service.formats.launch.job import Changes, LaunchReading
 from service.formats.launch.megatron import reader as megatron_reader
 from service.formats.launch.trainer.adapters import read_adapters
 from service.formats.launch.trainer.launched import Launched
-from service.formats.launch.trainer.models import NamedModel, named_model
-from service.formats.launch.trainer.ms_swift import is_classification, objective_of
+from service.formats.launch.trainer.models import NamedModel, first_named_model
+from service.formats.launch.trainer.ms_swift import (
+    MODEL_NAMES,
+    is_classification,
+    note_other_task,
+    objective_of,
+)
 from service.formats.launch.trainer.objectives import (
     count_in_sequences,
     read_objective,
@@ -28,7 +33,6 @@ from service.formats.settings.settings import Settings
 from service.formats.shell.faults import invalid_launch
 
 _TABLE = "megatron_swift"
-_MODEL_NAMES = ("model", "model_id_or_path")
 _LAYERS_OF_STAGE = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 _LAYERS_OF_CHUNK = "num_layers_per_virtual_pipeline_stage"  # of 3.9 and before
 _VIRTUAL_STAGES = "num_virtual_stages_per_pipeline_rank"  # as Megatron-LM calls it
@@ -50,7 +54,7 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
     length = of_swift.get("packing_length") or of_swift.get("max_length")
     if length is not None:
         of_megatron["seq_length"] = length
-    model = _model(of_swift)
+    model = first_named_model(of_swift, MODEL_NAMES)
     of_megatron.setdefault(_VIRTUAL_STAGES, _virtual_stages(arguments, model))
     text = shlex.join(_words(of_megatron))
     reading = megatron_reader.read(text, version, changes=changes)
@@ -66,11 +70,12 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
     counting_notes: dict[str, str] = {}
     if launched.objective == "rlhf":
         preferences.put(OBJECTIVE, objective_of(settings))
-        # Messages are to show the setting by the name that the sender wrote.
+        # Messages show the setting by the name that the sender wrote.
         preferences.written[OBJECTIVE] = shown("rlhf_type", settings.value("rlhf_type"))
         objective = read_objective(preferences)
         workload |= workload_of(objective, preferences, assumed, has_adapters=bool(adapters))
         counting_notes = count_in_sequences(objective, layout, workload)
+    note_other_task(settings)
     if is_classification(settings):
         workload["head"] = "score"
     unread = settings.unread()
@@ -94,12 +99,6 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
     )
 
 
-def _model(settings: Mapping[str, Any]) -> NamedModel:
-    """Returns the model that ms-swift's settings name."""
-    setting = next((name for name in _MODEL_NAMES if name in settings), None)
-    return NamedModel(id=None) if setting is None else named_model(setting, str(settings[setting]))
-
-
 def _virtual_stages(arguments: Mapping[str, Any], model: NamedModel) -> Any:
     """Returns the number of chunks of a pipeline stage, which earlier releases count by the layers
     of a chunk; None where nothing sets it. Raises Invalid where the model's layers are not known,
@@ -109,8 +108,8 @@ def _virtual_stages(arguments: Mapping[str, Any], model: NamedModel) -> Any:
         return arguments.get("virtual_pipeline_model_parallel_size")
     written = shown(_LAYERS_OF_CHUNK, layers_of_chunk)
     if model.id is None:
-        raise invalid_launch(written, "how many chunks that makes follows from the model's layers:"
-            " give layout.virtual_stages in its place")  # fmt: skip
+        rule = "counts layers, and those of the model are not known: give layout.virtual_stages"
+        raise invalid_launch(written, rule)
     counts = Settings(field_table(_TABLE), arguments)
     layers = catalogue.architecture(model.id).num_layers
     in_round = (counts.integer(_STAGES) or 1) * (counts.integer(_LAYERS_OF_CHUNK) or 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -24,6 +24,8 @@ _TUNED = re.compile(r"-(?:instruct|chat|it)$", re.ASCII)
 """Words in the name of a checkpoint that say how it was tuned, and nothing of its shape."""
 _BITS = {"four": 4, "eight": 8}
 _USUAL_BITS = 4  # of GPTQ and AWQ
+MODEL_NAMES = ("model_name_or_path", "model_id")
+"""The settings of the Trainer's programs that name a model."""
 _PATH_MARKS = ("/", ".", "~")
 _CONFIG = "config.json"
 
@@ -40,6 +42,13 @@ class NamedModel:
     """Why the model is not known, and what to send."""
     config: Mapping[str, Any] | None = None
     """Its config.json, where that was sent."""
+
+
+def first_named_model(settings: Mapping[str, Any], names: Iterable[str]) -> NamedModel:
+    """Returns the model that the first of the settings `names` names which is given; one without
+    an `id` where none is."""
+    setting = next((name for name in names if settings.get(name)), None)
+    return NamedModel(id=None) if setting is None else named_model(setting, str(settings[setting]))
 
 
 def named_model(setting: str, name: str, files: LaunchFiles = NO_FILES) -> NamedModel:

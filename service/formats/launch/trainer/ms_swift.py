@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 
 from models.spec import catalogue
-from service.formats.launch.trainer.models import NamedModel, named_model
+from service.formats.launch.trainer.models import first_named_model
 from service.formats.launch.trainer.trainer_settings import (
     CONTEXT,
     OBJECTIVE,
@@ -19,7 +19,7 @@ from service.formats.launch.trainer.trainer_settings import (
 )
 from service.formats.settings.settings import Settings
 
-_MODEL_NAMES = ("model", "model_id_or_path", "model_name_or_path")
+MODEL_NAMES = ("model", "model_id_or_path", "model_name_or_path")
 _SEQUENCES_A_STEP = 16  # of all ranks, where nobody says how many (trainers/arguments.py)
 
 
@@ -39,7 +39,9 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     _put_adapters(trainer, settings)
     if invocation.command == "rlhf" or "rlhf_type" in settings.given:
         trainer.put(OBJECTIVE, objective_of(settings), source_name="rlhf_type")
-    _put_task(trainer, settings)
+    note_other_task(settings)
+    if is_classification(settings):
+        trainer.put(OBJECTIVE, "classification", source_name="task_type")
     if settings.given.get("ref_model"):
         trainer.put(REFERENCE_MODEL, settings.given["ref_model"], source_name="ref_model")
     kernel = settings.table.facts["attention"].get(settings.text("attn_impl") or "")
@@ -57,22 +59,18 @@ def objective_of(settings: Settings) -> str | None:
     return "reward" if kind == "rm" else kind
 
 
-def _put_task(trainer: TrainerSettings, settings: Settings) -> None:
-    """Sets the objective in `trainer` where the model has a head for classes in place of words
-    (model/register.py). Adds a reservation for other tasks."""
-    if is_classification(settings):
-        trainer.put(OBJECTIVE, "classification", source_name="task_type")
-
-
 def is_classification(settings: Settings) -> bool:
-    """Returns True for a model whose head gives a number for each class. Adds a reservation for
-    tasks that are neither this nor the prediction of words."""
-    task = settings.text("task_type")
-    if task not in (None, "causal_lm", "seq_cls"):
+    """Returns True for a model whose head gives a number for each class, in place of words
+    (model/register.py)."""
+    return settings.text("task_type") == "seq_cls"
+
+
+def note_other_task(settings: Settings) -> None:
+    """Adds a reservation for a task that is neither classification nor the prediction of words."""
+    if settings.text("task_type") not in (None, "causal_lm", "seq_cls"):
         reason = "the head, and how many texts a sample has, are not described"
         cure = "give workload.head, and count batches in texts"
         settings.add_reservation("task_type", reason, cure, answered_by="workload.head")
-    return task == "seq_cls"
 
 
 def _stop_at_packing(settings: Settings) -> None:
@@ -152,10 +150,7 @@ def _put_context(trainer: TrainerSettings, settings: Settings, cp: int) -> None:
     """Sets the way of context parallelism in `trainer` where a ring takes part. Ulysses takes as
     many ranks as divide the heads of keys, and a ring the rest (sequence_parallel/
     sequence_parallel.py, _init_device_mesh). Notes a stop for a ring beside padding."""
-    name = next((name for name in _MODEL_NAMES if settings.given.get(name)), None)
-    model = NamedModel(id=None)
-    if name is not None:
-        model = named_model(name, str(settings.given[name]))
+    model = first_named_model(settings.given, MODEL_NAMES)
     if model.id is None:
         return
     attentions = catalogue.architecture(model.id).attentions

@@ -15,6 +15,7 @@ from typing import Any
 
 from service.formats.launch.trainer.trainer_settings import OBJECTIVE, REFERENCE_MODEL
 from service.formats.settings.settings import Settings
+from service.formats.shell.programs import base_name
 
 _PRECOMPUTED = "precompute_ref_log_probs"
 _GENERATES = "answers are generated in every step, and the time of that is not described"
@@ -61,7 +62,7 @@ _OBJECTIVES: Mapping[str, Objective] = {
 def objective_in_name(program: str) -> str | None:
     """Returns the objective in the name of a program: "dpo" for run_dpo.py. None where it has
     none."""
-    match = _IN_NAMES.search(program.rpartition("/")[2].lower())
+    match = _IN_NAMES.search(base_name(program).lower())
     return None if match is None else match.group(1)
 
 

@@ -28,10 +28,8 @@ from service.formats.launch.deepspeed.document import (
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, with_changes
 from service.formats.launch.trainer.deepspeed_arguments import (
     document_of,
-    other_defaults,
     stop_at_refused,
     stop_at_settings_of_file,
-    untyped_of,
     with_trainer_values,
 )
 from service.formats.launch.trainer.dialects import DIALECTS, in_names_of_trainer, trainer_table
@@ -39,7 +37,7 @@ from service.formats.launch.trainer.fsdp_arguments import stop_at_strategy_of_fs
 from service.formats.launch.trainer.kernels import lifted_rules, read_switches
 from service.formats.launch.trainer.launched import Launched, launched_in
 from service.formats.launch.trainer.megatron_swift import read_megatron
-from service.formats.launch.trainer.models import NamedModel, named_model
+from service.formats.launch.trainer.models import MODEL_NAMES, NamedModel, named_model
 from service.formats.launch.trainer.objectives import count_in_sequences, read_objective
 from service.formats.launch.trainer.trainer_settings import OBJECTIVE, TrainerSettings
 from service.formats.launch.trainer.training import (
@@ -58,8 +56,7 @@ from service.formats.shell.files import NO_FILES, LaunchFiles
 
 _ACCELERATE = accelerate_writer.NAME
 _DEEPSPEED = deepspeed_writer.NAME
-_MODEL_NAMES = ("model_name_or_path", "model_id")
-_TRAINER_ARGUMENTS = (*_MODEL_NAMES, "per_device_train_batch_size", "distributed_type")
+_TRAINER_ARGUMENTS = (*MODEL_NAMES, "per_device_train_batch_size", "distributed_type")
 """Settings of which any one shows that the Trainer runs."""
 
 
@@ -112,7 +109,7 @@ class _Reader:
         else:
             trainer, unread_of_tool = in_names_of_trainer(self.launched, self.version)
             self.assumed += trainer.assumed
-            self.default_origins |= _defaults_of_tool(trainer, self.launched)
+            self.default_origins |= trainer.default_origins(self.launched.settings)
             arguments = self._arguments_of(trainer)
             document = document_of(arguments, self.launched.files, self.reservations)
         if document is None and self._lacks_document(arguments):
@@ -195,12 +192,7 @@ class _Reader:
             document.setdefault("sequence_parallel_size", ulysses)
         if has_trainer:
             document = with_trainer_values(
-                document,
-                trainer_settings,
-                num_ranks,
-                self.stops,
-                untyped=untyped_of(self.launched, runs_trainer=_shows_trainer(arguments)),
-                defaults=other_defaults(self.launched.dialect, arguments),
+                document, trainer_settings, num_ranks, self.launched, self.stops
             )
         document = with_changes(document, self.changes)
         settings = Settings(field_table(_DEEPSPEED), document)
@@ -361,7 +353,7 @@ class _Reader:
         arguments: Mapping[str, Any],
     ) -> LaunchReading:
         """Returns the reading with its model, and with the settings that nothing has read."""
-        setting = next((name for name in _MODEL_NAMES if arguments.get(name)), None)
+        setting = next((name for name in MODEL_NAMES if arguments.get(name)), None)
         model = NamedModel(id=None)
         workload = reading.workload
         if setting is not None:
@@ -409,7 +401,7 @@ class _Reader:
         """Returns the reading with settings called by the tool's own names, and with those
         settings of the tool that nothing has read."""
         reservations = [
-            replace(reservation, setting=_in_name_of_tool(reservation.setting, trainer))
+            replace(reservation, setting=trainer.in_name_of_tool(reservation.setting))
             for reservation in reading.reservations
         ]
         return replace(
@@ -418,7 +410,7 @@ class _Reader:
             version=trainer.release or reading.version,
             own_names=trainer.own_names,
             unresolved_parts={
-                part: _in_name_of_tool(problem, trainer)
+                part: trainer.in_name_of_tool(problem)
                 for part, problem in reading.unresolved_parts.items()
             },
             assumed=tuple(self.assumed),
@@ -427,11 +419,6 @@ class _Reader:
             warnings=(*unread_of_tool.warnings, *reading.warnings),
             ignored=tuple(dict.fromkeys((*unread_of_tool.no_account, *reading.ignored))),
         )
-
-
-def _shows_trainer(arguments: Mapping[str, Any]) -> bool:
-    """Returns True where the arguments of a program are such as the Trainer has."""
-    return bool(arguments.keys() & {*_TRAINER_ARGUMENTS} - {"distributed_type"})
 
 
 def _put_data_parallel_degree(layout: dict[str, Any], num_ranks: int | None) -> None:
@@ -444,29 +431,3 @@ def _put_data_parallel_degree(layout: dict[str, Any], num_ranks: int | None) -> 
         return
     axis = "dp_shard" if layout.get("zero_stage", 3) else "dp_replicate"
     layout[axis] = num_ranks // model_parallel
-
-
-_FIELD_OF_SETTING = {
-    "max_length": "workload.seq_len",
-    "per_device_train_batch_size": "layout.micro_batch",
-    "gradient_accumulation_steps": "num_micro_batches",
-    "bf16": "workload.precision",
-}
-"""By setting of the Trainer whose default differs between tools, the field that it decides."""
-
-
-def _defaults_of_tool(trainer: TrainerSettings, launched: Launched) -> dict[str, str]:
-    """Returns sentences for the answer that say which of the tool's defaults a value comes from,
-    by the field of the request. Settings that the launch gives have none."""
-    return {
-        field: f"the default of {trainer.name_in_tool(name)} in {trainer.framework}"
-        for name, field in _FIELD_OF_SETTING.items()
-        if name in trainer.settings and trainer.name_in_tool(name) not in launched.settings
-    }
-
-
-def _in_name_of_tool(text: str, trainer: TrainerSettings) -> str:
-    """Returns a setting with the name that the tool has for it: "sequence_len = 4096" for
-    "max_length = 4096"."""
-    name, equals, value = text.partition(" = ")
-    return f"{trainer.name_in_tool(name)}{equals}{value}"

@@ -6,7 +6,7 @@ such as axolotl.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,13 @@ OBJECTIVE, TRAINED, MOMENT_RANK, REFERENCE_MODEL, CONTEXT = (
 """Names for decisions of tools that TrainingArguments have no names for. Nobody can type such names
 as flags."""
 
+FIELD_OF_SETTING = {
+    "max_length": "workload.seq_len",
+    "per_device_train_batch_size": "layout.micro_batch",
+    "gradient_accumulation_steps": "num_micro_batches",
+    "bf16": "workload.precision",
+}
+"""By setting of the Trainer whose default differs between tools, the field that it decides."""
 _SAME = ("learning_rate", "max_grad_norm", "weight_decay", "adam_beta1", "adam_beta2",
     "adam_epsilon")  # fmt: skip
 """Settings that every tool has under the name of TrainingArguments. They change neither time nor
@@ -51,8 +58,20 @@ class TrainerSettings:
         if source_name is not None and source_name != name:
             self.source_names[name] = source_name
 
-    def name_in_tool(self, name: str) -> str:
-        return self.source_names.get(name, name)
+    def in_name_of_tool(self, setting: str) -> str:
+        """Returns a setting with the name that the tool has for it: "sequence_len = 4096" for
+        "max_length = 4096"."""
+        name, equals, value = setting.partition(" = ")
+        return f"{self.source_names.get(name, name)}{equals}{value}"
+
+    def default_origins(self, given: Container[str]) -> dict[str, str]:
+        """Returns sentences for the answer that say which of the tool's defaults a value comes
+        from, by the field of the request. Settings that are `given` have none."""
+        return {
+            field: f"the default of {self.in_name_of_tool(name)} in {self.framework}"
+            for name, field in FIELD_OF_SETTING.items()
+            if name in self.settings and self.in_name_of_tool(name) not in given
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import Any
 
 from service.formats.launch.accelerate.launcher import with_prefixes
 from service.formats.launch.documents import sent_settings
-from service.formats.launch.trainer.trainer_settings import OBJECTIVE
+from service.formats.launch.trainer.trainer_settings import FIELD_OF_SETTING, OBJECTIVE
+from service.formats.settings.field import TRUE_WORDS
 from service.formats.settings.field_table import field_table
 from service.formats.settings.reservation import Reservation
 from service.formats.shell.files import LaunchFiles
@@ -20,11 +21,6 @@ from service.formats.shell.files import LaunchFiles
 _LOSS = "loss_type"
 _EARLIER_LENGTH = "max_seq_length"
 _CHUNKED_LOSS = "chunked_nll"
-_FIELD_OF_SETTING = {
-    "max_length": "workload.seq_len",
-    "per_device_train_batch_size": "layout.micro_batch",
-    "bf16": "workload.precision",
-}
 _WITHOUT_LOGITS = {"sft": "1.7", "dpo": "1.15", "kto": "1.15"}
 """By objective, the first release whose loss makes logits of some tokens at a time (trainer/
 sft_config.py, loss_type; trainer/utils.py, add_fused_lm_head)."""
@@ -37,7 +33,7 @@ def fill_in_defaults(
     `default_origins` or `assumed`."""
     defaults: Mapping[str, Any] = field_table("transformers").facts["trl_defaults"]
     # Whatever the launcher says, the format is bf16 unless fp16 is on (base_config.py).
-    is_fp16 = str(arguments.get("fp16")).lower() in ("true", "1", "yes")
+    is_fp16 = str(arguments.get("fp16")).lower() in TRUE_WORDS
     for name, value in defaults.items():
         if name in arguments or (name == "bf16" and is_fp16):
             continue
@@ -48,8 +44,8 @@ def fill_in_defaults(
             )
             continue
         arguments[name] = value
-        if name in _FIELD_OF_SETTING:
-            default_origins[_FIELD_OF_SETTING[name]] = f"the default of {name} in TRL"
+        if name in FIELD_OF_SETTING:
+            default_origins[FIELD_OF_SETTING[name]] = f"the default of {name} in TRL"
     objective = str(arguments.get(OBJECTIVE) or "sft")
     if objective != "sft":
         # Beside sft, loss_type is no choice of a kernel: it names the loss that compares answers.

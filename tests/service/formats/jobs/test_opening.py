@@ -254,6 +254,12 @@ def test_an_object_in_json_starts_what_it_does_in_yaml(text: str, indent: int | 
     assert started(json.dumps(whole, indent=indent)) == started(text)
 
 
+def test_the_files_of_all_config_maps_are_sent() -> None:
+    other = "kind: ConfigMap\napiVersion: v1\ndata: {a.yaml: b}\n"
+    _, files = open_job(f"{CONFIG_MAP}---\n{other}", LaunchFiles())
+    assert files.texts.keys() == {"run.sh", "a.yaml"}
+
+
 def test_variables_of_the_request_go_before_those_of_the_object() -> None:
     assert started(PYTORCH_JOB, {"A": "9"}).words == ("--a", "9")
     assert started(SKY, {"MB": "9"}).words == ("--mb", "9")

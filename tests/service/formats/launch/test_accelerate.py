@@ -267,6 +267,7 @@ def test_what_could_matter_and_is_not_understood_is_listed(
         ({"distributed_type": "XLA"}, "must be FSDP"),
         ({**FSDP2, "mixed_precision": "int4"}, "must be no, bf16"),
         (fsdp1(fsdp_sharding_strategy="SOME"), "must be one of FULL_SHARD"),
+        (fsdp1(fsdp_sharding_strategy="²"), "must be one of FULL_SHARD"),
         ({**FSDP2, "dynamo_config": {"dynamo_backend": "TVM"}}, "must be one of"),
         ({**FSDP2, "num_processes": "many"}, "whole number"),
     ],

@@ -849,6 +849,8 @@ def test_megatron_deepspeed_is_its_own_stack_with_its_own_rules() -> None:
     assert (reading.layout["balanced"], reading.layout["recompute"]) == (True, "full")
     assert "--num-expert 8" in [one.setting for one in reading.reservations]
     assert reading.layout["etp"] == 1
+    unknown = megatron_reader.read(f"{launcher} {degrees} --deepspeed")
+    assert not unknown.layout["balanced"]
     assert any("Megatron-DeepSpeed" in sentence for sentence in reading.assumed)
     experts = (
         f"{launcher} {shape} {degrees} --num-experts 4 --use-flash-attn --deepspeed --zero-stage 1"

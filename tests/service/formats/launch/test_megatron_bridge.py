@@ -237,3 +237,5 @@ def test_a_recipe_of_nemo_2_that_is_called_says_its_ranks() -> None:
     options = "--model_family_name llama --model_recipe_name llama3_8b --num_gpus 8 -mb 1"
     launched = megatron_bridge_reader.read(f"python performance/setup_experiment.py {options}")
     assert (launched.model, launched.num_devices) == ({"name": "llama-3-8b"}, 8)
+    endless = options.replace("8 -mb", f"{'9' * 5000} -mb")
+    assert megatron_bridge_reader.read(f"python setup_experiment.py {endless}").num_devices is None

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from models.errors import Invalid
@@ -105,3 +107,16 @@ def test_what_is_written_is_of_its_own_format(format_: str) -> None:
         count += 1
         if count == JOBS:
             return
+
+
+@pytest.mark.parametrize(
+    ("format_", "text"),
+    [
+        ("megatron-bridge", "python run_recipe.py --recipe " + "_pretrain" * 8000 + "!"),
+        ("accelerate", "python -m " + "llamafactory." * 8000 + "x --model_name_or_path a"),
+    ],
+)
+def test_no_launch_takes_long(format_: str, text: str) -> None:
+    begun_s = time.thread_time()
+    FORMATS[format_].read(text, None)
+    assert time.thread_time() - begun_s < 2

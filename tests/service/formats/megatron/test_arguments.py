@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from models.errors import Invalid
 from service.formats import logs
 from service.formats.megatron.arguments import question
+from service.formats.megatron.derived import filled_in
 from service.formats.megatron.flags import kind_of_argument
 from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
@@ -26,6 +27,14 @@ def test_the_arguments_say_which_batch_a_ramp_up_leads_to() -> None:
         *(megatron(110 + k, 4000.0) for k in range(3)),
     ]
     assert logs.read(text([dump(global_batch_size=128), *rising])).global_batch == 128
+
+
+@pytest.mark.parametrize("name", ["hidden_size", "vocab_size", "make_vocab_size_divisible_by"])
+def test_a_number_without_end_is_no_size(name: str) -> None:
+    values = {"hidden_size": "64", "vocab_size": "500", name: "9" * 5000}
+    width, size = (filled_in(values).get(name) for name in ("ffn_hidden_size", "padded_vocab_size"))
+    assert (width is None) == (name == "hidden_size")
+    assert (size == "None") == (name == "vocab_size")
 
 
 def test_a_dense_run_is_the_question_it_states() -> None:

@@ -83,10 +83,18 @@ def test_a_command_that_changes_a_file_in_place_is_noted(edit: str) -> None:
         "sed -i 's/1/2/' other.yaml",
         "python - <<E\nprint(open('a.yaml').read())\nE",
         "grep -i a conf/a.yaml",
+        "perl -MList::Util=sum -ne 'print' conf/a.yaml",
     ],
 )
 def test_a_command_that_changes_no_known_file_is_not_noted(command: str) -> None:
     assert split_command(command + TRAIN, SENT).edits == {}
+
+
+@pytest.mark.parametrize("command", ["sed -i 's/1/2/' c/a.yaml", "cp c/a.yaml d.yaml"])
+def test_a_command_may_name_a_file_that_may_be_one_of_several(command: str) -> None:
+    files = LaunchFiles({"a/a.yaml": "a: 1\n", "b/a.yaml": "a: 2\n"})
+    started = split_command(f"{command}\n{TRAIN}", files)
+    assert (started.edits, "d.yaml" in started.files) == ({}, False)
 
 
 def test_of_files_of_one_name_that_of_the_same_folder_is_taken() -> None:

@@ -309,6 +309,12 @@ def test_a_loop_over_settings_starts_several_commands() -> None:
         "f() { echo 1; }\n" + "A=$(f)\n" * 5000,
         "python t.py " + "$(echo " * 3000 + "a" + ")" * 3000,
         "set -- a\nwhile [ $# -gt 0 ]; do set -- a a; done\n" * 200,
+        "bash -" + "c" * 100_000 + "! a\npython t.py",
+        "sed '-" + "i" * 100_000 + "\n' a\npython t.py",
+        "sh -o " * 10_000 + "\npython t.py",
+        "srun -N 1 " * 10_000 + "torchrun t.py",
+        "#SBATCH -N 1\n#SBATCH hetjob\n" * 1500 + "srun --het-group=0-999 " + "-x " * 9000 + "t.py",
+        "#SBATCH hetjob\nsrun --het-group=" + "9" * 5000 + " torchrun t.py",
     ],
 )
 def test_no_script_takes_long_or_much(text: str) -> None:

@@ -221,6 +221,7 @@ def test_a_recipe_behind_a_flag_is_read_where_it_is_sent() -> None:
         ("axolotl train ax.yaml --num-processes 4 --lora-r 8", 4),
         ("axolotl train ax.yaml --launcher torchrun --nproc_per_node=4", 4),
         ("CUDA_VISIBLE_DEVICES=0,1 axolotl train ax.yaml", 2),
+        ("CUDA_VISIBLE_DEVICES=GPU-1a-2b,MIG-3c axolotl train ax.yaml", 2),
         ("srun torchrun --nnodes 2 --nproc_per_node 8 -m axolotl.cli.train ax.yaml", 16),
     ],
 )
