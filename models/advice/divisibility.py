@@ -154,8 +154,8 @@ def _needs_no_pipeline(
             # first limit is for layouts without one: no step is that short, so none is searched.
             limits = np.array([-math.inf, min(without_s / (1 + tolerance), limit_s)])
             needs_pipeline = finds_any(SearchTables(space, profile), limits, should_continue)
-            # Where neither side has a layout within the guess, try again without it. (None says
-            # that time ran out.)
+            # True or None (time ran out) answers, and so does any layout without a pipeline. Where
+            # neither side has a layout within the guess, both are tried again without it.
             if needs_pipeline is not False or without_s < math.inf:
                 return needs_pipeline is False
     except (NoLegalLayout, Invalid, TooLarge):

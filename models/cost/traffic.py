@@ -42,7 +42,7 @@ def set_traffic(
 ) -> None:
     """Write to the workspace's parts the seconds of their communication, before any overlap. Write
     to its mesh the costs of a layout that belong to no part: sends between stages, logits, the norm
-    of gradients, stragglers."""
+    of gradients, stragglers. A *unit* is the parameters that FSDP gathers at a time."""
     facts = question.facts[0]
     layers = question.layers
     parts = workspace.parts

@@ -155,7 +155,7 @@ def torus_axes_covering_dims(problem: Problem, layout: Layout) -> tuple[str, ...
 
 
 def _splits_unevenly(problem: Problem, chunks: int) -> bool:
-    """Say whether the stack splits the layers over `chunks` chunks of a pipeline unevenly. It does
-    so never, always or where the layers do not divide, as `stack.partition` says."""
+    """Say whether the stack splits the layers over `chunks` chunks of a pipeline unevenly."""
+    # "threshold" fills each stage up to its share of the cost, even where the layers divide.
     divides = problem.architecture.num_layers % chunks == 0
     return {"even": False, "balanced": not divides, "threshold": True}[problem.stack.partition]

@@ -111,12 +111,14 @@ def bound_schedules(tables: CompiledTables, chain: int, row: Row) -> float:
 
 @inlined
 def bound_schedule(tables: CompiledTables, chain: int, schedule: int, row: Row) -> float:
-    """Return a lower bound of the seconds of a step of all layouts that grow from a row, under the
-    schedule with this number, which must have been written into the row (`set_schedule`). `chain`
-    is the number of the row's chain (pp with a number of micro-batches). The exposed seconds of
-    each part (compute, and traffic that it does not hide) are set first."""
+    """Return a lower bound of the seconds of a step of all layouts that grow from a row (by a
+    placement and a split of layers), under the schedule with this number, which must have been
+    written into the row (`set_schedule`). `chain` is the number of the row's chain (pp with a
+    number of micro-batches). The exposed seconds of each part (compute, and traffic that it does
+    not hide) are set first."""
     expose(tables, row)
     workspace = tables.buffers.workspace
+    # the least seconds of all forward and backward passes of a pipeline
     pass_s = least_seconds_under(workspace, tables.passes, chain, schedule)
     return least_step(tables.question.facts[0], row, tables.coefficients[0], workspace, pass_s)
 

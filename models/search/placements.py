@@ -96,9 +96,10 @@ def is_among(links: Array, last: int) -> bool:
 @inlined
 def closes_rings(order: DeviceOrder, row: Row, groups: Groups) -> bool:
     """Say whether every axis covers whole lines of a torus or divides one, so that its rings close.
-    Only such placements are legal (models.layouts.placement_rules.fits_torus). The degrees and
-    distances of the axes are written into `groups`."""
+    Only such placements are legal (models.layouts.placement_rules.fits_torus). The degrees of the
+    axes, and the distances in ranks between neighbours on them, are written into `groups`."""
     set_axes(row, groups.degree, groups.distance)
+    # the devices that are joined after each step of this order of devices
     domains = order.domains[row.filling]
     for axis in (TP, CP, DP_SHARD, DP_REPLICATE, PP, EP):
         if not is_whole(domains, groups.distance[axis], groups.degree[axis]):

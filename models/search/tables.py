@@ -238,9 +238,9 @@ class SearchTables:
         offload them, since some device has at least its even share of them."""
         problem, states = self.problem, self.problem.workload.optimizer_state
         count = problem.architecture.parameters
-        # The least that is trained: the layers and the embedding, without the head and the final
-        # norm (a weight and perhaps a bias). Of adapters, or where parts of the model are frozen,
-        # only what layers train counts.
+        # The least that is trained: the layers and the embedding. The head may be tied to it, or
+        # be that of a reward model; the final norm (a weight and perhaps a bias) is little. Of
+        # adapters, or where parts of the model are frozen, only what layers train counts.
         least = count.total - count.lm_head - 2 * problem.architecture.hidden_size
         if problem.workload.lora or problem.workload.trained:
             least = problem.trained_layer_parameters

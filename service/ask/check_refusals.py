@@ -77,7 +77,7 @@ def _stop_answer(job: ResolvedCheck, stop: Stop) -> BrokenRuleAnswer:
     """Returns a fault at which the framework stops, in the form of a broken rule, with long texts
     cut."""
     setting = truncate(stop.setting, MOST_CHARACTERS)
-    # Where a stop has no cure, its rule says what to write.
+    # A name that the framework does not have can go; else the rule says what to write.
     without_cure = "leave it out" if stop.is_of_name else stop.rule
     return BrokenRuleAnswer(
         name="framework_stops",

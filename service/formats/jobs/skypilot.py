@@ -63,7 +63,8 @@ def _first_resources(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _job_of_dstack_task(document: Mapping[str, Any]) -> JobText:
-    """Returns the job of a dstack task: its `commands`, on `nodes` with the GPUs in `resources`."""
+    """Returns the job of a dstack task: its `commands`, on `nodes` with the GPUs in `resources`.
+    These stand in a header of Slurm, in which nodes and GPUs of every scheduler are read."""
     nodes = positive_integer(document.get("nodes")) or 1
     chip, gpus = _chip_and_count(as_mapping(document.get("resources")).get("gpu"))
     # `env` is a list of NAME=VALUE or a mapping; `environment_of` reads the mapping.

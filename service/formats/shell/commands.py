@@ -288,8 +288,8 @@ class Commands:
         return Wrapped(_without_shell(words[:index]), text, tuple(words[index + 1 :]))
 
     def _shell_input(self, words: Sequence[str], streams: _Streams) -> Wrapped | None:
-        """Returns the script that a command reads from its input, as `sbatch <<EOF` does; None
-        where it reads none."""
+        """Returns the script that a command reads from its input, with the words that start the
+        shell, such as `srun` of `srun bash <<EOF`. None where it reads none."""
         is_input = shell_file_at(words) is None and self._reads_script_from_input(words)
         if streams.input is None or not is_input:
             return None

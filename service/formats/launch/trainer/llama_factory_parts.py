@@ -25,7 +25,7 @@ def put_trained_layers(trainer: TrainerSettings, settings: Settings, prefix: str
         settings.add_reservation(extra, reason, "leave them out to judge the rest")
     parts.layers = set(end_layers(count))
     if settings.given.get("use_llama_pro") and not _spread_layers(settings, parts, count):
-        return
+        return  # which layers are trained is not known, and a reservation says so
     if _names_in(settings.value(modules)) not in ([], ["all"]):
         trainer.assumed.append(f"{modules}: layers that are trained in part are counted as whole")
     trainer.put(TRAINED, parts.fields, source_name=number)

@@ -41,6 +41,7 @@ def _put_adapters(trainer: TrainerSettings, settings: Settings) -> None:
     kind = settings.text("peft_config.name")
     if kind == "lora":
         trainer.put("use_peft", True, source_name="peft_config.name")
+        # Settings with a name of the Trainer's, such as the modules, have been put there before.
         if trainer.settings.get("lora_target_modules", "all") == "all":
             trainer.put(
                 "lora_target_modules", "all-linear", source_name="peft_config.target_modules"
