@@ -5,7 +5,9 @@ answer names them first."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 
+from models.spec import catalogue
 from models.spec.problem import Problem
 
 _MOST_TOKENS = 2**28
@@ -13,8 +15,6 @@ _MOST_TOKENS = 2**28
 batch has (Kimi K2, arXiv 2507.20534: 67 million tokens)."""
 _FEWEST_TOKENS = 1e5  # a training of fewer tokens is given in billions or trillions
 _LONGEST_STEP_S = 3600.0  # a training of many thousands of steps has no time for longer ones
-_FASTEST_NETWORK_GB_S = 300.0
-"""The fastest network of a chip that is known, in GB/s: that of MI455X."""
 _ROUND_LENGTH = 1024  # people choose lengths that are multiples of it
 _LEAST_POWER = 256  # people choose lengths that are powers of two from here on
 
@@ -110,13 +110,21 @@ def _graphs_of_no_experts(problem: Problem) -> Iterator[str]:
 
 def _network_in_bits(problem: Problem) -> Iterator[str]:
     """Yield a sentence if the network is so fast that it was probably given in bits."""
+    fastest_gb_s = _fastest_network_gb_s()
     for dim in problem.cluster.dims:
-        if dim.scale == "out" and dim.gb_s > _FASTEST_NETWORK_GB_S:
+        if dim.scale == "out" and dim.gb_s > fastest_gb_s:
             yield (
                 f"check the {dim.gb_s:g} GB/s of each chip's network ({dim.name}): the fastest"
-                f" known has {_FASTEST_NETWORK_GB_S:g}; {dim.gb_s:g} Gb/s are {dim.gb_s / 8:g} GB/s"
+                f" known has {fastest_gb_s:g}; {dim.gb_s:g} Gb/s are {dim.gb_s / 8:g} GB/s"
             )
             return
+
+
+@cache
+def _fastest_network_gb_s() -> float:
+    """Return the bandwidth of the fastest network that a chip of the catalogue has, one way."""
+    levels = [level for chip in catalogue.chips().values() for level in chip.fabric.levels]
+    return max(level.gb_s_per_chip for level in levels if level.scale == "out")
 
 
 def _micro_batches_that_do_not_divide(

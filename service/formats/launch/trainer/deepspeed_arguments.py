@@ -197,7 +197,7 @@ def with_trainer_values(
         defaults = _other_defaults(launched, arguments)
         comparison = _Comparison(document, arguments, stops, reaction, defaults)
         comparison.compare_values()
-        if comparison.has_other_batch(num_ranks):
+        if comparison.compare_batch(num_ranks):
             del completed[_BATCH]  # the numbers of a rank count for more
     is_unset = {
         name: completed.get(name) in (None, _AUTO) for name in (_MICRO_BATCH, _STEPS, _BATCH)
@@ -248,9 +248,9 @@ class _Comparison:
                 said = f"which --{' and --'.join(defaults)} of TrainingArguments says"
                 self._compare(name, value, said, is_given=is_given)
 
-    def has_other_batch(self, num_ranks: int | None) -> bool:
-        """Returns True, and notes it, where the document has another train_batch_size than the
-        Trainer calculates from the arguments of a rank."""
+    def compare_batch(self, num_ranks: int | None) -> bool:
+        """Notes a train_batch_size of the document that is not what the Trainer calculates from
+        the arguments of a rank. Returns True where it is noted."""
         micro_batch = self.arguments.integer(_MICRO_ARGUMENT)
         steps = self.arguments.integer(_STEPS)
         if not (micro_batch and num_ranks) or self.arguments.boolean("auto_find_batch_size"):
@@ -267,8 +267,8 @@ class _Comparison:
         return None if isinstance(value, str) else value
 
     def _compare(self, name: str, value: Any, said: str, *, is_given: bool) -> bool:
-        """Returns True, and notes it, where the document has another value than the arguments.
-        `said` is the clause that says which of them have `value`."""
+        """Notes a value of the document that is not that of the arguments. `said` is the clause
+        that says which of them have `value`. Returns True where a stop is noted."""
         in_document = self.document.get(name)
         is_alike = in_document == value or str(in_document).lower() == str(value).lower()
         if in_document in (None, _AUTO) or is_alike:
